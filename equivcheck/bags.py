@@ -102,6 +102,8 @@ def _traffic(traffic: Traffic, rows: int) -> FeatureBags:
             cumulative = np.cumsum(2**40 // np.arange(1, ranked + 1, dtype=np.int64))
             drawn = (random % np.uint64(cumulative[-1])).astype(np.int64)
             looked_up = np.searchsorted(cumulative, drawn, side="right") * (rows // ranked)
+        case Distribution.CYCLIC:
+            looked_up = positions % rows
     return FeatureBags(looked_up, lengths, ranks)
 
 

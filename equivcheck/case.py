@@ -224,11 +224,16 @@ class Bag(_Part, frozen=True):
 
 
 class Distribution(enum.StrEnum):
-    """How traffic names rows: UNIFORM, ZIPF (weight 1/(row + 1)), or HOT (half of all lookups name row 0)."""
+    """How traffic names rows.
+
+    UNIFORM, ZIPF (weight 1/(row + 1)), HOT (half of all lookups name row 0), or CYCLIC (0, 1, 2 and so on in turn, so
+    that numbers of distinct rows and their run lengths are exact).
+    """
 
     UNIFORM = "uniform"
     ZIPF = "zipf"
     HOT = "hot"
+    CYCLIC = "cyclic"
 
 
 class Traffic(_Part, frozen=True):
