@@ -1,0 +1,60 @@
+"""Hypothesis strategies for equivcheck's Cases, and the same cases from a seed.
+
+`cases()` draws any case; each property has its own choice of cases (`strategies.choices`). What is drawn is small, and
+shrinks towards one table, one bag, one lookup, value 1, and defaults.
+"""
+
+from strategies.budget import Budget, Profile
+from strategies.choices import (
+    bounds_cases,
+    call_cases,
+    cases,
+    exact_cases,
+    from_menu,
+    large_cases,
+    layout_cases,
+    nonfinite_cases,
+    optimizer_cases,
+    pooling_cases,
+    random_case,
+    run_length_cases,
+    sharing_cases,
+    small_table_cases,
+    steps_cases,
+    stochastic_cases,
+    traffic_cases,
+    vbe_cases,
+    weights_cases,
+)
+from strategies.forced import PAIRS
+from strategies.menu import Forced, Menu
+
+__equivcheck__ = 1
+"""Marks this package as equivcheck's: other projects have folders named `strategies`, too."""
+
+__all__ = [
+    "PAIRS",
+    "Budget",
+    "Forced",
+    "Menu",
+    "Profile",
+    "bounds_cases",
+    "call_cases",
+    "cases",
+    "exact_cases",
+    "from_menu",
+    "large_cases",
+    "layout_cases",
+    "nonfinite_cases",
+    "optimizer_cases",
+    "pooling_cases",
+    "random_case",
+    "run_length_cases",
+    "sharing_cases",
+    "small_table_cases",
+    "steps_cases",
+    "stochastic_cases",
+    "traffic_cases",
+    "vbe_cases",
+    "weights_cases",
+]

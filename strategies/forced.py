@@ -1,0 +1,127 @@
+"""Combinations of axes that a case is made to have: pairs that chance alone would bring together too rarely."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from equivcheck.axes import RUN_CLASSES
+from equivcheck.case import BoundsCheck, Call, Decay, Distribution, OptimizerKind, Pooling, Rounding
+from equivcheck.formats import DType
+from strategies.menu import ANY_DIMS, QUAD_DIMS, TIMES, BagKind, Forced, Sharing
+
+_NARROW = (DType.FP16, DType.BF16)
+_RUNS = {
+    f"run {least}-{most}" if most < 2**31 else f"run >={least}": tuple(t for t in TIMES if least <= t <= most)
+    for least, most in RUN_CLASSES
+}
+_SHARED = {"alone": Sharing.NEVER, "shared": Sharing.SURELY}
+_FORWARD_AND_BACKWARD = tuple(call for call in Call if call is not Call.FORWARD_ONLY)
+
+
+def _forced(name: str, **options: tuple[Any, ...]) -> Forced:
+    return Forced(name, options)
+
+
+def _stochastic() -> tuple[Forced, ...]:
+    return tuple(
+        _forced(
+            f"stochastic rounding, {run}, {shared}",
+            rounding=(Rounding.STOCHASTIC,),
+            weights=_NARROW,
+            hot=_RUNS[run],
+            sharing=(_SHARED[shared],),
+            calls=_FORWARD_AND_BACKWARD,
+        )
+        for run, shared in product(_RUNS, _SHARED)
+    )
+
+
+def _bounds() -> tuple[Forced, ...]:
+    return tuple(
+        _forced(
+            f"bounds {mode}, {'vbe' if vbe else 'fixed batch'}, {'weighted' if weighted else 'unweighted'}",
+            bounds=(mode,),
+            ranks=(1, 2, 3) if vbe else (0,),
+            weighted=(DType.FP32, DType.FP16) if weighted else (None,),
+        )
+        for mode, vbe, weighted in product(BoundsCheck, (False, True), (False, True))
+    )
+
+
+def _mean() -> tuple[Forced, ...]:
+    return tuple(
+        _forced(
+            f"mean, output {output}, backward, {'weighted' if weighted else 'unweighted'}",
+            pooling=(Pooling.MEAN,),
+            output=(output,),
+            weighted=(DType.FP32, DType.FP16) if weighted else (None,),
+            calls=_FORWARD_AND_BACKWARD,
+        )
+        for output, weighted in product(_NARROW, (False, True))
+    )
+
+
+def _decay() -> tuple[Forced, ...]:
+    return tuple(
+        _forced(
+            f"decay {decay}, {dtype}, {shared}",
+            optimizers=(OptimizerKind.ROWWISE_ADAGRAD,),
+            decay=(decay,),
+            weights=(dtype,),
+            sharing=(_SHARED[shared],),
+            calls=_FORWARD_AND_BACKWARD,
+        )
+        for decay, dtype, shared in product((Decay.L2, Decay.DECOUPLED), (DType.FP32, *_NARROW), _SHARED)
+    )
+
+
+def _unsorted() -> tuple[Forced, ...]:
+    return tuple(
+        _forced(
+            f"unsorted sharing, {optimizer}, {dtype}",
+            sharing=(Sharing.UNSORTED,),
+            optimizers=(optimizer,),
+            weights=(dtype,),
+            calls=_FORWARD_AND_BACKWARD,
+        )
+        for optimizer, dtype in product(OptimizerKind, (DType.FP32, *_NARROW))
+    )
+
+
+def _narrow_tables() -> tuple[Forced, ...]:
+    narrow = (tuple(d for d in QUAD_DIMS if d < 32), tuple(d for d in ANY_DIMS if d < 32))
+    return tuple(
+        _forced(f"dim<32, {run}", dims=narrow, hot=_RUNS[run], calls=_FORWARD_AND_BACKWARD) for run in list(_RUNS)[2:]
+    )
+
+
+def _weighted_repeats() -> tuple[Forced, ...]:
+    sizes = {"N<=32": (1, 32), "N 33-1024": (33, 1024), "N>1024": (1025, 4097)}
+    result = []
+    for (size, (least, most)), weighted, repeated in product(sizes.items(), (False, True), (False, True)):
+        counts = tuple(t for t in TIMES if least <= t <= most)
+        options: dict[str, tuple[Any, ...]] = {
+            "weighted": (DType.FP32, DType.FP16) if weighted else (None,),
+            "kinds": (BagKind.TRAFFIC,),
+            "traffic_bags": counts,
+            "traffic_lengths": (1,),
+            "rows": (1, 2, 3) if repeated else (4097,),
+            "distributions": (Distribution.UNIFORM, Distribution.HOT) if repeated else (Distribution.CYCLIC,),
+            "ranks": (0, 0, 1),
+            "calls": _FORWARD_AND_BACKWARD,
+        }
+        kind = f"{'weighted' if weighted else 'unweighted'}, {'repeated' if repeated else 'distinct'} rows"
+        result.append(_forced(f"{size}, {kind}", **options))
+    return tuple(result)
+
+
+STOCHASTIC = _stochastic()
+BOUNDS = _bounds()
+MEAN = _mean()
+DECAY = _decay()
+UNSORTED = _unsorted()
+NARROW_TABLES = _narrow_tables()
+WEIGHTED_REPEATS = _weighted_repeats()
+PAIRS = (*STOCHASTIC, *BOUNDS, *MEAN, *DECAY, *UNSORTED, *NARROW_TABLES, *WEIGHTED_REPEATS)
+"""All that docs/generation.md asks for."""

@@ -1,0 +1,215 @@
+"""Features, bags and lookups: the structure of a case, drawn inside a size budget.
+
+A feature is a table of its own or a reference back to an earlier one's, and a list of bags; a bag is a list of
+(row, times) and a number of copies. Run lengths and bag lengths follow, so that they cannot disagree, and every
+feature, bag and lookup can be deleted alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from equivcheck.case import Bag, Distribution, Feature, Lookup, Traffic
+from strategies.budget import Budget
+from strategies.chooser import Chooser, prefix
+from strategies.menu import BagKind, Sharing
+
+_ROW_IDS = (*(0,) * 6, *(1,) * 3, 2, 2, 3, 5, 9, 62, 63, 64, 999, 4095, 2**62, 2**62)
+"""Rows to look up, before they are clipped to the table; the largest is every table's last row."""
+_REFERENCES = (None, None, 0, 0, 1, 2)
+_MORE_FEATURES = (False, True)
+_MORE_BAGS = (False, True, True)
+_MORE_LOOKUPS = (False, True, True)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was decided for the whole case before its features are drawn; fields are those of `Menu`."""
+
+    dims: tuple[int, ...]
+    rows: tuple[int, ...]
+    times: tuple[int, ...]
+    copies: tuple[int, ...]
+    kinds: tuple[BagKind, ...]
+    traffic_bags: tuple[int, ...]
+    traffic_lengths: tuple[int, ...]
+    distributions: tuple[Distribution, ...]
+    frozen: tuple[bool, ...]
+    sharing: Sharing
+    features_most: int
+    feature_count: int
+    ranks: int
+    hot: int
+    rowless: bool
+    one_dim: bool
+    round_lengths: bool
+    most_lookups: int
+
+
+def features(chooser: Chooser, plan: Plan, budget: Budget) -> tuple[Feature, ...]:
+    """Features of a case; shrinks towards one table of one row and one column without bags."""
+    drawing = _Drawing(chooser, plan, budget.divided(max(1, plan.feature_count)))
+    drawn = chooser.several(drawing.feature, plan.features_most, _MORE_FEATURES, least=1)
+    return _repeated(_shared([f for f in drawn if f is not None], plan), plan)
+
+
+class _Drawing:
+    """Draws features one after another, and keeps count of the room that is left."""
+
+    def __init__(self, chooser: Chooser, plan: Plan, budget: Budget) -> None:
+        self._choose = chooser.choose
+        self._several = chooser.several
+        self._plan = plan
+        self._work = budget.work
+        self._tables = budget.tables
+        self._output = budget.output
+        self._lookups = plan.most_lookups
+        self._dim = 1
+        self._rows = 1
+        self._sum_of_dims = 0
+        self._longest = 1
+        self._bags = 0
+        self._owners: list[tuple[int, int, int]] = []
+        self._count = 0
+        self._hot = plan.hot
+
+    def feature(self) -> Feature | None:
+        plan = self._plan
+        reference = self._choose(_REFERENCES) if plan.sharing is not Sharing.NEVER else None
+        limit = self._dim_limit()
+        owner = None
+        if reference is not None and self._owners:
+            owner, self._rows, self._dim = self._owners[reference % len(self._owners)]
+            if self._dim > limit:
+                return None
+        else:
+            if not self._table(limit):
+                return None
+            self._owners.append((self._count, self._rows, self._dim))
+        self._count += 1
+        self._sum_of_dims += self._dim
+        self._bags = 0
+        kind = self._choose(plan.kinds) if plan.ranks < 2 else BagKind.LISTED
+        traffic = self._traffic() if kind is BagKind.TRAFFIC else None
+        bags = () if traffic is not None else self._list_of_bags()
+        self._longest = max(self._longest, self._bags)
+        frozen = self._choose(plan.frozen) if len(plan.frozen) > 1 else plan.frozen[0]
+        if owner is not None:
+            return Feature(table=owner, bags=bags, traffic=traffic, frozen=frozen)
+        return Feature(rows=self._rows, dim=self._dim, bags=bags, traffic=traffic, frozen=frozen)
+
+    def _dim_limit(self) -> int:
+        """Widest table that leaves room for its output, and for the run that the case surely has."""
+        widest = min(self._work // 2, self._output // self._longest - self._sum_of_dims)
+        if self._hot:
+            widest = min(widest, self._work // (2 * self._hot), self._output // self._hot)
+        if self._plan.kinds == (BagKind.TRAFFIC,):
+            widest = min(widest, self._work // (2 * self._plan.traffic_bags[0] * self._plan.traffic_lengths[0]))
+        return max(widest, 1 if not self._count else 0)
+
+    def _table(self, limit: int) -> bool:
+        plan = self._plan
+        limit = min(limit, max(1, self._tables // plan.rows[0]))
+        if self._owners and plan.one_dim:
+            self._dim = self._owners[0][2]
+        else:
+            self._dim = self._choose(prefix(plan.dims, limit))
+        if self._count and (self._dim > limit or self._dim > self._tables):
+            return False
+        rows = prefix(plan.rows, self._tables // self._dim)
+        self._rows = 0 if plan.rowless and self._choose((False, False, True)) else self._choose(rows)
+        self._tables -= self._rows * self._dim
+        return True
+
+    def _list_of_bags(self) -> tuple[Bag, ...]:
+        bags = [bag for bag in self._several(self._bag, 5, _MORE_BAGS) if bag is not None]
+        if self._hot:
+            bags.insert(0, self._hot_bag())
+        return tuple(bags)
+
+    def _hot_bag(self) -> Bag:
+        """A run of the length asked for: inside one bag, or one lookup in each of many bags."""
+        hot, self._hot = self._hot, 0
+        self._spend(hot, 1)
+        if self._choose((True, False)):
+            return Bag((Lookup(0, hot),))
+        return Bag((Lookup(0),), copies=hot)
+
+    def _bag(self) -> Bag | None:
+        plan = self._plan
+        rank = self._choose(tuple(range(plan.ranks))) if plan.ranks > 1 else 0
+        lookups = tuple(l for l in self._several(self._lookup, 3, _MORE_LOOKUPS) if l is not None)
+        if plan.round_lengths:
+            lookups = _rounded(lookups)
+        length = sum(lookup.times for lookup in lookups)
+        most = min(
+            self._work // ((length + 1) * self._dim),
+            self._output // self._sum_of_dims - self._bags,
+            self._lookups // max(1, length),
+        )
+        if most < 1:
+            return None
+        copies = self._choose(prefix(plan.copies, most))
+        self._spend(length, copies)
+        return Bag(lookups, copies, rank)
+
+    def _lookup(self) -> Lookup | None:
+        row = min(self._choose(_ROW_IDS), max(self._rows - 1, 0))
+        # A third of the room at most, so that the bag's other lookups, and rounding up its length, fit.
+        most = min(self._work // (3 * self._dim), self._lookups // 6)
+        return Lookup(row, self._choose(prefix(self._plan.times, most)))
+
+    def _traffic(self) -> Traffic:
+        plan = self._plan
+        most = min(self._work // (3 * self._dim), self._output // self._sum_of_dims, self._lookups)
+        bags = self._choose(prefix(plan.traffic_bags, most))
+        length = self._choose(prefix(plan.traffic_lengths, most // bags))
+        # Ragged bags have up to twice the length; with a length of their own choice, no power of two is kept.
+        ragged = not plan.round_lengths and 2 * length * bags <= most and self._choose((False, True))
+        self._spend((2 if ragged else 1) * length, bags)
+        return Traffic(bags, length, ragged, self._choose(plan.distributions), self._choose(tuple(range(8))))
+
+    def _spend(self, length: int, copies: int) -> None:
+        self._work -= (length + 1) * copies * self._dim
+        self._lookups -= length * copies
+        self._bags += copies
+
+
+def _rounded(lookups: tuple[Lookup, ...]) -> tuple[Lookup, ...]:
+    """With the last one repeated until the bag's length is a power of two: 1/length is then exact."""
+    length = sum(lookup.times for lookup in lookups)
+    missing = (1 << max(length - 1, 0).bit_length()) - length
+    if not length or not missing:
+        return lookups
+    last = lookups[-1]
+    return (*lookups[:-1], Lookup(last.row, last.times + missing))
+
+
+def _shared(drawn: list[Feature], plan: Plan) -> list[Feature]:
+    """With what `plan.sharing` is sure to want: a second owner for a map that is not ascending, and a reference."""
+    if plan.sharing is Sharing.UNSORTED:
+        if sum(feature.table is None for feature in drawn) < 2:
+            first = drawn[0]
+            drawn = [*drawn, Feature(rows=first.rows, dim=first.dim, bags=(Bag((Lookup(),)),))]
+        return [*drawn, Feature(table=0, bags=(Bag((Lookup(),)),))]
+    if plan.sharing is Sharing.SURELY and all(feature.table is None for feature in drawn):
+        return [*drawn, Feature(table=0, bags=(Bag((Lookup(),)),))]
+    return drawn
+
+
+def _repeated(drawn: list[Feature], plan: Plan) -> tuple[Feature, ...]:
+    """In turn, up to the number of features asked for; with sharing, each second round names the first one's tables."""
+    result = list(drawn)
+    count = len(drawn)
+    while len(result) < plan.feature_count:
+        position = len(result)
+        feature = drawn[position % count]
+        if feature.table is None and plan.sharing is not Sharing.NEVER and position // count % 2:
+            feature = _in_table_of(feature, position % count)
+        result.append(feature)
+    return tuple(result)
+
+
+def _in_table_of(feature: Feature, owner: int) -> Feature:
+    """The same lookups in another feature's table."""
+    return Feature(table=owner, bags=feature.bags, traffic=feature.traffic, frozen=feature.frozen)
