@@ -13,12 +13,18 @@ from equivcheck.outcome import Outcome, Support
 from equivcheck.problem import Problem
 
 
+class BackendUnavailable(RuntimeError):
+    """The backend exists but cannot run on this machine. The message is a sentence that says what is missing."""
+
+
 @runtime_checkable
 class Backend(Protocol):
     """A configured TBE implementation.
 
-    A class that implements this is built without arguments, or with the text behind the colon in its subject's name
-    (`torch:cuda`), plus one string for each `+variant`. See docs/backends.md.
+    A class that implements this is built without arguments for a bare name, and otherwise with the text behind the
+    colon in its subject's name (`torch:cuda`; the empty string where there is none) and one string for each
+    `+variant`. It raises `BackendUnavailable` where it cannot run, and ValueError with a sentence for an argument or
+    variant that it does not know. See docs/backends.md.
     """
 
     name: str
@@ -41,3 +47,21 @@ class Backend(Protocol):
     def versions(self) -> dict[str, str]:
         """Names and versions of what is under test: packages, device, driver."""
         ...
+
+
+@runtime_checkable
+class Isolating(Protocol):
+    """A backend whose system can take its process down with it, or leave the heap damaged for the next case.
+
+    FBGEMM's CPU TBE 1.8.0 writes past its buffers for tables without rows, for instance: the process may die much
+    later, in a case that is right. Such cases are run, since the system accepts them, but in a process of their own.
+    """
+
+    def isolation(self, case: Case) -> str:
+        """Why this case needs a process of its own, as a sentence; empty where it needs none."""
+        ...
+
+
+def isolation(backend: Backend, case: Case) -> str:
+    """Why `backend` wants a process of its own for this case; empty where it does not, or never says."""
+    return backend.isolation(case) if isinstance(backend, Isolating) else ""

@@ -1,0 +1,12 @@
+"""Backends: one file a system, all behind `equivcheck.backends.protocol.Backend`.
+
+A backend never sees the truth. It imports `case`, `arithmetic`, `problem` and `outcome`, builds the tensors that the
+Problem describes, calls its system, and returns what it found.
+
+- `registry` turns a subject's name into a backend; it imports neither torch nor any system.
+- `layouts` puts arrays into torch tensors of the layout that a case asks for, inside poisoned memory.
+- `driver` runs the program of a case on any system that torch tensors can drive: an adapter says how to load a state,
+  call forward and backward, and read the state back; the calls around them (outstanding forwards, retained graphs,
+  side streams, captured graphs, exceptions) are written once, there.
+- `torch_embedding_bag` is plain PyTorch, and `fbgemm` FBGEMM's SplitTableBatchedEmbeddingBagsCodegen.
+"""
