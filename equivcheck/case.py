@@ -8,6 +8,7 @@ special about it. Every number that enters arithmetic is exact in fp32: no two s
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import struct
 from typing import Any
@@ -257,8 +258,9 @@ class Traffic(_Part, frozen=True):
 class Feature(_Part, frozen=True):
     """A table of its own or an earlier feature's, and the bags to look up.
 
-    The own table is `rows` by `dim`; a shared one is named by its owner's position in the list, `table`. A `frozen`
-    feature's lookups update nothing.
+    The own table is `rows` by `dim`; a shared one is named by its owner's position in the list, `table`. The
+    per-sample weights of a `frozen` feature get a zero gradient, while its table is updated all the same: what FBGEMM
+    documents for `feature_requires_grad`.
     """
 
     rows: int = 1
@@ -314,6 +316,8 @@ class Optimizer(_Part, frozen=True):
     def __post_init__(self) -> None:
         for name in ("learning_rate", "eps", "beta1", "beta2", "weight_decay"):
             _exact_fp32(f"optimizer's {name}", getattr(self, name))
+        if self.learning_rate < 0:
+            raise CaseError(f"optimizer's learning_rate is {self.learning_rate}; it may not be negative")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise CaseError(f"optimizer's {name} is {getattr(self, name)}; it lies in [0, 1)")
@@ -346,6 +350,8 @@ class Step(_Part, frozen=True):
     def __post_init__(self) -> None:
         if self.learning_rate is not None:
             _exact_fp32("step's learning_rate", self.learning_rate)
+            if self.learning_rate < 0:
+                raise CaseError(f"step's learning_rate is {self.learning_rate}; it may not be negative")
         _at_least("step's shift", self.shift, 0)
         if self.bags is not None:
             _at_least("step's bags", self.bags, 0)
@@ -465,7 +471,8 @@ class Case(_Part, frozen=True):
                 raise CaseError(f"tables have widths {[d for _, d in self.table_shapes]}; without pooling all are one")
             if self.ranks:
                 raise CaseError("a variable batch without pooling has no defined output; use sum or mean")
-        if (self.bad_indices or self.bad_offsets) and self.bounds_check is BoundsCheck.NONE:
+        beyond = any(bad.fault is not IndexFault.PRUNED for bad in self.bad_indices) or bool(self.bad_offsets)
+        if beyond and self.bounds_check is BoundsCheck.NONE:
             raise CaseError("inputs are out of bounds but bounds_check is none; choose a mode that repairs or raises")
         if self.layouts.gradient is Layout.TRANSPOSED and self.ranks:
             raise CaseError("gradient is transposed, but a variable batch's is flat; choose another layout")
@@ -518,7 +525,7 @@ class Case(_Part, frozen=True):
 
     def to_json(self) -> bytes:
         """UTF-8 JSON with the format's version first."""
-        body = msgspec.json.encode(self)
+        body = msgspec.json.encode(_terse(self))
         separator = b"," if body != b"{}" else b""
         return b'{"equivcheck_case":%d%s%s' % (FORMAT_VERSION, separator, body[1:])
 
@@ -557,3 +564,25 @@ class Case(_Part, frozen=True):
     def digest(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of the JSON: the name under which a case is saved."""
         return hashlib.sha256(self.to_json()).hexdigest()[:16]
+
+
+def _terse(part: _Part) -> dict[str, Any]:
+    """Fields that differ from their defaults: equal parts are written equally.
+
+    msgspec's own omit_defaults compares identities, so that 0.5 is written or not, depending on where it came from.
+    """
+    written: dict[str, Any] = {}
+    for name, default in _defaults(type(part)):
+        value = getattr(part, name)
+        if value != default:
+            if isinstance(value, _Part):
+                value = _terse(value)
+            elif isinstance(value, tuple):
+                value = tuple(_terse(entry) if isinstance(entry, _Part) else entry for entry in value)
+            written[name] = value
+    return written
+
+
+@functools.cache
+def _defaults(kind: type[_Part]) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(kind))

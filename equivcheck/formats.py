@@ -137,7 +137,7 @@ def lowest_bit(values: Float64Array) -> Float64Array:
     with np.errstate(invalid="ignore"):
         integer = np.where(np.isfinite(values), np.ldexp(significand, 53), 1.0).astype(np.int64)
     lowest = (integer & -integer).astype(np.float64)
-    quantum = np.ldexp(lowest, exponent - 53)
+    quantum = np.asarray(np.ldexp(lowest, exponent - 53))
     quantum[values == 0] = np.inf
     quantum[~np.isfinite(values)] = np.nan
     return quantum

@@ -117,8 +117,8 @@ class Batch:
 class Problem:
     """A Case with its arrays.
 
-    Per feature, in the order of the call: `feature_tables` its table, `dims` its width, `frozen` whether its lookups
-    update nothing.
+    Per feature, in the order of the call: `feature_tables` its table, `dims` its width, `frozen` whether its
+    per-sample weights get no gradient.
     """
 
     case: Case

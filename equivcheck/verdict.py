@@ -1,4 +1,4 @@
-"""Outcome x Expectation -> Verdict: a status, and what exactly was wrong."""
+"""A verdict on one case: a status, what exactly was wrong, and counts of what was judged."""
 
 from __future__ import annotations
 

@@ -1,0 +1,281 @@
+"""Optimizer updates over intervals of G. The formulas are the contract's; every algebraic form that kernels use is in.
+
+Each function reads like its formula. `ops` rounds every operation (`equivcheck.oracle.roundoff`), and what it returns
+also holds the unrounded result, so fused multiply-adds and wider intermediates need no form of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from equivcheck.arithmetic import Arithmetic, MeanDivision, Summation
+from equivcheck.case import Decay, Optimizer, OptimizerKind
+from equivcheck.formats import DType, Float64Array, representable
+from equivcheck.oracle.roundoff import BoolArray, Fp32Operations, Interval, hull, negated, point, positive, widened
+from equivcheck.oracle.sums import power_of_two, row_quantum
+
+_INFO = DType.FP32.info
+_U, _ETA = _INFO.unit_roundoff, _INFO.smallest_subnormal
+
+
+@dataclass(frozen=True)
+class Updated:
+    """State after the update, before it is stored.
+
+    Attributes
+    ----------
+    rows, momentum1, momentum2
+        Intervals; the moments are None where the optimizer has none. Row-wise moments are (rows, 1).
+    undetermined, undetermined1, undetermined2
+        Elements that are not judged: an intermediate result may overflow, or a denominator be zero.
+    gain
+        |change of w| per unit of G, for judging whether a lost term would show.
+    """
+
+    rows: Interval
+    undetermined: BoolArray
+    gain: Float64Array
+    momentum1: Interval | None = None
+    undetermined1: BoolArray | None = None
+    momentum2: Interval | None = None
+    undetermined2: BoolArray | None = None
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """Hyper-parameters of one update: the optimizer's, and what depends on the step."""
+
+    optimizer: Optimizer
+    learning_rate: float
+    step: int
+
+
+def update(
+    hyper: Hyper,
+    arithmetic: Arithmetic,
+    rows: Float64Array,
+    gradient: Interval,
+    lost: BoolArray,
+    momentum1: Float64Array | None,
+    momentum2: Float64Array | None,
+) -> Updated:
+    """One update of a block of rows.
+
+    Parameters
+    ----------
+    rows
+        (R, D) weights before, in fp64.
+    gradient
+        (R, D) intervals of G.
+    lost
+        (R, D) elements whose G is undetermined.
+    momentum1, momentum2
+        State before: (R, D), or (R, 1) where it is row-wise.
+    """
+    kind = hyper.optimizer.kind
+    ops = Fp32Operations(arithmetic.division, arithmetic.square_root, arithmetic.optimizer_flushes, rows.shape)
+    if kind is OptimizerKind.SGD:
+        return _sgd(ops, hyper, rows, gradient, lost)
+    assert momentum1 is not None
+    if kind is OptimizerKind.ROWWISE_ADAGRAD:
+        return _rowwise_adagrad(ops, hyper, arithmetic, rows, gradient, lost, momentum1)
+    if kind is OptimizerKind.ADAGRAD:
+        return _adagrad(ops, hyper, rows, gradient, lost, momentum1)
+    assert momentum2 is not None
+    return _adam(ops, hyper, arithmetic, rows, gradient, lost, momentum1, momentum2)
+
+
+def _sgd(ops: Fp32Operations, hyper: Hyper, rows: Float64Array, gradient: Interval, lost: BoolArray) -> Updated:
+    """w -= lr G."""
+    step = ops.scale(gradient, point(hyper.learning_rate))
+    updated = ops.exact_add(point(rows), negated(step))
+    return Updated(updated, lost | ops.overflow, np.full(rows.shape, hyper.learning_rate))
+
+
+def _rowwise_adagrad(
+    ops: Fp32Operations,
+    hyper: Hyper,
+    arithmetic: Arithmetic,
+    rows: Float64Array,
+    gradient: Interval,
+    lost: BoolArray,
+    moment: Float64Array,
+) -> Updated:
+    """m += mean(G^2); w -= lr / (sqrt(m) + eps) G, with decay as the contract has it."""
+    optimizer = hyper.optimizer
+    decayed = gradient
+    if optimizer.decay is Decay.L2:
+        decayed = ops.add(gradient, ops.scale(point(rows), point(optimizer.weight_decay)))
+    mean = mean_square(ops, decayed, arithmetic.mean_square, arithmetic.mean_division)
+    before_rounding = ops.exact_add(point(moment), mean)
+    new_moment = ops.add(point(moment), mean)
+    lost_row = (lost | ops.overflow).any(axis=1, keepdims=True) | _may_overflow(new_moment)
+
+    denominator = ops.add(ops.sqrt(new_moment), point(optimizer.eps))
+    multiplier = positive(ops.divide(point(np.full(moment.shape, hyper.learning_rate)), denominator))
+    step = _step(ops, gradient, multiplier, denominator, hyper.learning_rate)
+    updated = ops.exact_add(_decayed_rows(ops, hyper, rows, multiplier), negated(step))
+    if optimizer.decay is Decay.L2:  # w - mult (G + wd w), the same in another form
+        other = ops.exact_add(point(rows), negated(ops.scale(decayed, multiplier)))
+        updated = hull(updated, other)
+    undetermined = lost | ops.overflow | lost_row | (denominator.low <= 0)
+    gain = np.broadcast_to(multiplier.low, rows.shape)
+    return Updated(updated, undetermined, gain, before_rounding, lost_row)
+
+
+def _decayed_rows(ops: Fp32Operations, hyper: Hyper, rows: Float64Array, multiplier: Interval) -> Interval:
+    """(1 - mult wd) w for L2, (1 - lr wd) w for decoupled decay, also as w - (lr wd) w."""
+    optimizer = hyper.optimizer
+    if optimizer.decay is Decay.NONE:
+        return point(rows)
+    decay, one = point(optimizer.weight_decay), point(1.0)
+    rate = multiplier if optimizer.decay is Decay.L2 else point(hyper.learning_rate)
+    share = ops.scale(rate, decay)
+    factored = ops.multiply(point(rows), ops.subtract(one, share))
+    if optimizer.decay is Decay.L2:
+        return factored
+    return hull(factored, ops.subtract(point(rows), ops.multiply(point(rows), share)))
+
+
+def _adagrad(
+    ops: Fp32Operations,
+    hyper: Hyper,
+    rows: Float64Array,
+    gradient: Interval,
+    lost: BoolArray,
+    moment: Float64Array,
+) -> Updated:
+    """s += G^2; w -= lr G / (sqrt(s) + eps)."""
+    square = ops.square(gradient)
+    before_rounding = ops.exact_add(point(moment), square)
+    new_moment = ops.add(point(moment), square)
+    lost_moment = lost | ops.overflow | _may_overflow(new_moment)
+    denominator = ops.add(ops.sqrt(new_moment), point(hyper.optimizer.eps))
+    multiplier = positive(ops.divide(point(np.full(rows.shape, hyper.learning_rate)), denominator))
+    step = _step(ops, gradient, multiplier, denominator, hyper.learning_rate)
+    updated = ops.exact_add(point(rows), negated(step))
+    undetermined = lost_moment | ops.overflow | (denominator.low <= 0)
+    return Updated(updated, undetermined, multiplier.low, before_rounding, lost_moment)
+
+
+def _adam(
+    ops: Fp32Operations,
+    hyper: Hyper,
+    arithmetic: Arithmetic,
+    rows: Float64Array,
+    gradient: Interval,
+    lost: BoolArray,
+    moment1: Float64Array,
+    moment2: Float64Array,
+) -> Updated:
+    """m = b1 m + (1-b1) G; v = b2 v + (1-b2) G^2; w -= lr ((m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps) + wd w).
+
+    Partial row-wise: v has one value a row, from mean(G^2).
+    """
+    optimizer = hyper.optimizer
+    rowwise = optimizer.kind is OptimizerKind.PARTIAL_ROWWISE_ADAM
+    one = point(1.0)
+    rest1 = ops.subtract(one, point(optimizer.beta1))
+    rest2 = ops.subtract(one, point(optimizer.beta2))
+    kept1 = ops.scale(point(moment1), point(optimizer.beta1))
+    first = ops.scale(gradient, rest1)
+    before1 = ops.exact_add(kept1, first)
+    new1 = ops.add(kept1, first)
+    lost1 = lost | ops.overflow
+
+    if rowwise:
+        square = mean_square(ops, gradient, arithmetic.mean_square, arithmetic.mean_division)
+        lost_row = lost1.any(axis=1, keepdims=True)
+    else:
+        square = ops.square(gradient)
+        lost_row = lost1
+    kept2 = ops.scale(point(moment2), point(optimizer.beta2))
+    second = ops.scale(square, rest2)
+    # ((1-b2) G) G underflows otherwise than (1-b2) (G G).
+    largest = np.maximum(np.abs(gradient.low), np.abs(gradient.high))
+    if rowwise:
+        largest = largest.max(axis=1, keepdims=True, initial=0.0)
+    second = positive(_blurred(second, _ETA / 2 * np.where(np.isfinite(largest), largest, 0.0)))
+    before2, new2 = positive(ops.exact_add(kept2, second)), positive(ops.add(kept2, second))
+    overflow = ops.overflow.any(axis=1, keepdims=True) if rowwise else ops.overflow
+    lost2 = lost_row | overflow | _may_overflow(new2)
+
+    correction1 = bias_correction(ops, optimizer.beta1, hyper.step, arithmetic.power)
+    correction2 = bias_correction(ops, optimizer.beta2, hyper.step, arithmetic.power)
+    denominator = ops.add(ops.sqrt(ops.divide(new2, correction2)), point(optimizer.eps))
+    direction = ops.divide(ops.divide(new1, correction1), denominator)
+    rate = point(hyper.learning_rate)
+    if optimizer.weight_decay:
+        decay = ops.scale(point(rows), point(optimizer.weight_decay))
+        step = hull(
+            ops.scale(ops.add(direction, decay), rate), ops.add(ops.scale(direction, rate), ops.scale(decay, rate))
+        )
+    else:
+        step = ops.scale(direction, rate)
+    # lr / (1-b1^t) first, then m, then the quotient: underflow then happens elsewhere.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        elsewhere = _ETA / 2 * (1 + hyper.learning_rate) * (1 + 1 / np.maximum(denominator.low, _ETA))
+    step = _blurred(step, elsewhere)
+    updated = ops.exact_add(point(rows), negated(step))
+    undetermined = lost1 | lost2 | ops.overflow | (denominator.low <= 0)
+    gain = hyper.learning_rate * rest1.low / np.maximum(correction1.high * denominator.high, _ETA)
+    return Updated(updated, undetermined, np.broadcast_to(gain, rows.shape), before1, lost1, before2, lost2)
+
+
+def bias_correction(ops: Fp32Operations, beta: float, step: int, power: float) -> Interval:
+    """1 - beta^t. The declared error of pow is amplified by beta^t / (1 - beta^t); t itself may be rounded to fp32."""
+    exponent = np.asarray([float(step), float(np.float32(step))])
+    raised = np.power(beta, exponent)
+    low, high = raised.min(), raised.max()
+    # Error of fp64's own pow, under one ulp, is far inside the widening by `power` units of fp32.
+    interval = point(0.0) if beta == 0 else widened(Interval(np.asarray(low), np.asarray(high)), power * _U, _ETA)
+    if step == 1 and power == 0:
+        interval = point(beta)
+    return positive(ops.subtract(point(1.0), interval))
+
+
+def mean_square(ops: Fp32Operations, values: Interval, summation: Summation, division: MeanDivision) -> Interval:
+    """Mean over the columns of the squares, (R, 1). All terms are positive, so every error is relative."""
+    columns = values.low.shape[1]
+    squares = ops.square(values)
+    terms = np.asarray([columns], np.int64)
+    relative = float(summation.error(terms)[0])
+    exact_division = bool(power_of_two(terms)[0])
+    relative += 0.0 if exact_division else (1.0 if division is MeanDivision.DIVISION else 2.0) * _U
+    low, high = squares.low.sum(axis=1, keepdims=True), squares.high.sum(axis=1, keepdims=True)
+    tiny = _INFO.smallest_normal if ops.flushes else _ETA
+    blurred = widened(
+        Interval(low / columns, high / columns), relative * (1 + 2.0**-9) + (columns + 4) * 2.0**-53, tiny
+    )
+    # Exact where G is, and its squares stay on their grid: G^2 are multiples of q^2 with sum up to 2^24 q^2.
+    quantum = row_quantum(values.low)[:, None] ** 2
+    exact = (values.low == values.high).all(axis=1, keepdims=True) & exact_division
+    exact &= (high <= quantum * summation.exact_units) & (quantum >= tiny) & (quantum / columns >= tiny)
+    exact &= representable(high, DType.FP32)
+    mean = high / columns
+    return positive(Interval(np.where(exact, mean, blurred.low), np.where(exact, mean, blurred.high)))
+
+
+def _step(
+    ops: Fp32Operations, gradient: Interval, multiplier: Interval, denominator: Interval, rate: float
+) -> Interval:
+    """(lr / d) G, which is also (lr G) / d and lr (G / d): they differ in where they underflow."""
+    step = ops.scale(gradient, multiplier)
+    largest = np.maximum(np.abs(gradient.low), np.abs(gradient.high))
+    with np.errstate(divide="ignore", over="ignore"):
+        elsewhere = ops.tiny * (rate + largest + 1 / denominator.low)
+    blurred = _blurred(step, np.where(np.isfinite(elsewhere), elsewhere, 0.0))
+    # Nothing underflows where every form is exact or comfortably normal.
+    known = (step.low == step.high) & ((np.abs(step.low) >= _INFO.smallest_normal) | (step.low == 0))
+    return Interval(np.where(known, step.low, blurred.low), np.where(known, step.high, blurred.high))
+
+
+def _blurred(interval: Interval, absolute: Float64Array | float) -> Interval:
+    return widened(interval, 0.0, absolute)
+
+
+def _may_overflow(interval: Interval) -> BoolArray:
+    """Whether the upper end passes fp32's largest number while the lower is finite: some kernels then hold infinity."""
+    return np.asarray((interval.high > _INFO.maximum) & np.isfinite(interval.low))

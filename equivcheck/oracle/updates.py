@@ -1,0 +1,149 @@
+"""Backward with the optimizer: bounds of every named row and its state, block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from equivcheck.arithmetic import Arithmetic, Store, StoreRounding
+from equivcheck.case import Case, Rounding
+from equivcheck.formats import AnyArray, DType, Float64Array, widen
+from equivcheck.oracle.expectation import Bounds, TableExpectation
+from equivcheck.oracle.formulas import State, updated
+from equivcheck.oracle.gradients import RowGradients, Upstream
+from equivcheck.oracle.lookups import TableLookups
+from equivcheck.oracle.optimizers import Hyper, update
+from equivcheck.oracle.roundoff import BoolArray, Interval, stored
+from equivcheck.oracle.sparse import blocks
+
+_STATE_STORE = Store()
+"""States are fp32 like the arithmetic: their store is the last operation's rounding, to nearest."""
+
+
+@dataclass(frozen=True)
+class TableState:
+    """One table before the update, with its moments; None where the optimizer has none."""
+
+    rows: AnyArray
+    momentum1: AnyArray | None
+    momentum2: AnyArray | None
+
+
+def expect_table(
+    case: Case,
+    state: TableState,
+    lookups: TableLookups,
+    upstream: Upstream,
+    hyper: Hyper,
+    arithmetic: Arithmetic,
+) -> TableExpectation:
+    """Bounds of the rows that `lookups` names."""
+    gradients = RowGradients(case, lookups, upstream, arithmetic)
+    touched, shape = lookups.touched, (len(lookups.touched), state.rows.shape[1])
+    moment1, moment2 = (_columns(m, touched) for m in (state.momentum1, state.momentum2))
+    rows = _Filled.of(shape, case.weights)
+    first = None if moment1 is None else _Filled.of(moment1.shape, DType.FP32)
+    second = None if moment2 is None else _Filled.of(moment2.shape, DType.FP32)
+    gain = np.zeros(shape)
+    store = table_store(case, arithmetic)
+    for start, stop in blocks(*shape):
+        block = slice(start, stop)
+        result = gradients.block(start, stop)
+        before = State(
+            widen(state.rows[touched[block]]),
+            None if moment1 is None else moment1[block],
+            None if moment2 is None else moment2[block],
+        )
+        with np.errstate(all="ignore"):
+            after = update(
+                hyper,
+                arithmetic,
+                before.rows,
+                result.interval,
+                result.undetermined,
+                before.momentum1,
+                before.momentum2,
+            )
+        truth = updated(hyper, before, result.value)
+        rows.put(block, truth.rows, after.rows, after.undetermined, store)
+        gain[block] = after.gain
+        for filled, values, interval, undetermined in (
+            (first, truth.momentum1, after.momentum1, after.undetermined1),
+            (second, truth.momentum2, after.momentum2, after.undetermined2),
+        ):
+            if filled is not None and values is not None and interval is not None and undetermined is not None:
+                filled.put(block, values, interval, undetermined, _STATE_STORE)
+    smallest = gradients.smallest()
+    shown = gain[:, : smallest.shape[1]] * smallest
+    return TableExpectation(
+        touched=touched,
+        rows=rows.bounds(shown, keep_unrounded=store.rounding is StoreRounding.STOCHASTIC),
+        momentum1=None if first is None else first.bounds(_shown_moment(gradients, smallest, first.value.shape[1])),
+        momentum2=None if second is None else second.bounds(_shown_moment(gradients, smallest, second.value.shape[1])),
+    )
+
+
+def table_store(case: Case, arithmetic: Arithmetic) -> Store:
+    """How the new row is stored: stochastically where the case asks for it and storage is narrower than fp32."""
+    if case.rounding is Rounding.STOCHASTIC and case.weights is not DType.FP32:
+        declared = arithmetic.table_store
+        return Store(StoreRounding.STOCHASTIC, declared.saturates, declared.flushes)
+    return arithmetic.table_store
+
+
+def _columns(moment: AnyArray | None, touched: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Float64Array | None:
+    if moment is None:
+        return None
+    values = widen(moment[touched])
+    return values[:, None] if values.ndim == 1 else values
+
+
+def _shown_moment(gradients: RowGradients, smallest: Float64Array, columns: int) -> Float64Array:
+    """How much a moment changes at least where a term is lost: t^2, or of a row's mean, the largest t^2 / D."""
+    square = np.where(np.isfinite(smallest), smallest, 0.0) ** 2
+    if columns == 1:
+        return np.asarray(square.max(axis=1, keepdims=True, initial=0.0) / gradients.upstream.values.shape[1])
+    return square
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """Arrays of one tensor's bounds while blocks are put into them."""
+
+    dtype: DType
+    value: Float64Array
+    low: Float64Array
+    high: Float64Array
+    undetermined: BoolArray
+    unrounded: Interval
+
+    @staticmethod
+    def of(shape: tuple[int, ...], dtype: DType) -> _Filled:
+        value, low, high, first, last = (np.zeros(shape) for _ in range(5))
+        return _Filled(dtype, value, low, high, np.zeros(shape, bool), Interval(first, last))
+
+    def put(self, block: slice, truth: Float64Array, interval: Interval, undetermined: BoolArray, store: Store) -> None:
+        """Store an interval. A truth that is not finite is met as such: operands were not finite, in every form."""
+        certain = ~np.isfinite(truth)
+        low, high = np.where(certain, truth, interval.low), np.where(certain, truth, interval.high)
+        allowed = stored(Interval(low, high), self.dtype, store, DType.FP32)
+        unclear = (np.isnan(allowed.low) | np.isnan(allowed.high)) & ~certain
+        self.value[block], self.low[block], self.high[block] = truth, allowed.low, allowed.high
+        self.undetermined[block] = (undetermined & ~np.isnan(truth)) | unclear
+        self.unrounded.low[block], self.unrounded.high[block] = low, high
+
+    def bounds(self, shown: Float64Array, *, keep_unrounded: bool = False) -> Bounds:
+        columns = shown.shape[1]
+        low, high, value = self.low[:, :columns], self.high[:, :columns], self.value[:, :columns]
+        with np.errstate(invalid="ignore"):
+            bound = np.maximum(high - value, value - low)
+            trusted = (low == high) | np.isnan(low) | (bound < shown)
+        return Bounds(
+            self.dtype,
+            self.value,
+            Interval(self.low, self.high),
+            self.undetermined,
+            trusted,
+            self.unrounded if keep_unrounded else None,
+        )
