@@ -17,7 +17,7 @@ import torch
 from equivcheck.backends.layouts import Placed, place, to_numpy
 from equivcheck.case import Call
 from equivcheck.formats import AnyArray
-from equivcheck.outcome import Forward, Guard, Outcome, Raised, Support, Update, unsupported
+from equivcheck.outcome import SUPPORTED, Forward, Guard, Outcome, Raised, Support, Update, unsupported
 from equivcheck.problem import Action, Batch, Problem, Snapshot, program
 
 
@@ -103,12 +103,12 @@ def drive(problem: Problem, system: System, paths: tuple[str, ...] = ()) -> Outc
     )
 
 
-def supports_call(call: Call, device: torch.device) -> Support | None:
-    """The refusal of a call that needs CUDA on another device; None where nothing is in the way."""
+def supports_call(call: Call, device: torch.device) -> Support:
+    """Whether the device has what a call needs: streams and graphs belong to CUDA."""
     if device.type != "cuda" and call in (Call.SIDE_STREAM, Call.GRAPH):
         what = "non-default streams" if call is Call.SIDE_STREAM else "graph capture"
         return unsupported(f"{what} belong to CUDA; this subject runs on {device}")
-    return None
+    return SUPPORTED
 
 
 @dataclass

@@ -13,12 +13,11 @@ import platform
 
 import torch
 
-from equivcheck import words
 from equivcheck.arithmetic import Arithmetic, MeanDivision, Sequential, Store, StoreRounding
 from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.fbgemm_module import Tables
 from equivcheck.backends.protocol import BackendUnavailable
-from equivcheck.case import BoundsCheck, Case, IndexType, Layout, OptimizerKind, Pooling, Rounding
+from equivcheck.case import BoundsCheck, Case, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import SUPPORTED, Outcome, Support, unsupported
 from equivcheck.problem import Problem
@@ -26,9 +25,6 @@ from equivcheck.problem import Problem
 _CPU_OPTIMIZERS = (OptimizerKind.SGD, OptimizerKind.ADAGRAD, OptimizerKind.ROWWISE_ADAGRAD)
 _LARGEST_CUDA_DIM = 2048
 """codegen/genscript/jinja_environment.py:62, checked in embedding_forward_split_template.cu:497."""
-_LARGEST_CPU_ROWWISE_DIM = 30_000
-"""embedding_backward_split_cpu_template.cpp:152 puts 256 rows of a block on the stack: 30,000 columns ran on a stack of
-8 MiB on 2026-11-30, 40,000 overran it."""
 _LONG_RUN = 1024
 """Longer runs are cut and added up with atomics: embedding_backward_split_device_kernel_template, cta_per_row."""
 
@@ -74,7 +70,7 @@ class _Fbgemm(abc.ABC):
             tables.release()
         return outcome
 
-    def _common(self, case: Case) -> Support | None:
+    def _common(self, case: Case) -> Support:
         """What is refused on both devices."""
         if case.weights is DType.BF16:
             return unsupported("FBGEMM has no bf16 tables: \"split_embedding...\" not implemented for 'BFloat16'")
@@ -93,7 +89,7 @@ class FbgemmCpu(_Fbgemm):
 
     def supports(self, case: Case) -> Support:
         """What FBGEMM 1.8.0 refuses on the CPU by assertions and NotImplementedError, and tables that all are empty."""
-        if (common := self._common(case)) is not None:
+        if not (common := self._common(case)):
             return common
         if case.output is DType.BF16:
             return unsupported("FBGEMM's CPU TBE has no bf16 output: split_embedding_cpu_forward_1 refuses 'BFloat16'")
@@ -133,26 +129,6 @@ class FbgemmCpu(_Fbgemm):
             deterministic=True,
         )
 
-    def isolation(self, case: Case) -> str:
-        """Accepted, and known to write or read outside the buffers of 1.8.0."""
-        malformed = bool(case.bad_indices or case.bad_offsets)
-        if any(rows == 0 for rows, _ in case.table_shapes):
-            return "a table without rows makes FBGEMM's CPU TBE write past its buffers (hash_size of a neighbour)"
-        if case.pooling is Pooling.NONE and Layout.STRIDED in (case.layouts.indices, case.layouts.offsets):
-            return "without pooling, strided indices or offsets are read as if contiguous, beyond their end"
-        if case.ranks and case.layouts.offsets is Layout.STRIDED:
-            return "a variable batch copies strided offsets as if contiguous, beyond their end"
-        if case.ranks and case.indices is IndexType.INT32:
-            return "a variable batch copies int32 offsets as if they had 8 bytes each, and overruns the heap"
-        if case.optimizer.kind is OptimizerKind.ROWWISE_ADAGRAD and any(
-            dim > _LARGEST_CPU_ROWWISE_DIM for _, dim in case.table_shapes
-        ):
-            return "row-wise Adagrad keeps 256 rows on the stack, and overruns it"
-        features = _feature_tables(case)
-        if malformed and features != tuple(sorted(features)):
-            return "with features out of their tables' order, the kernel's own check of indices is off"
-        return ""
-
     def _paths(self, case: Case) -> tuple[str, ...]:
         """From the conditions in the source: the system does not say which path it takes."""
         if case.pooling is Pooling.NONE:
@@ -191,7 +167,7 @@ class FbgemmCuda(_Fbgemm):
 
     def supports(self, case: Case) -> Support:
         """What FBGEMM refuses on CUDA, by assertions and checks."""
-        if (common := self._common(case)) is not None:
+        if not (common := self._common(case)):
             return common
         for dim in (dim for _, dim in case.table_shapes if dim > _LARGEST_CUDA_DIM):
             return unsupported(
@@ -228,16 +204,9 @@ class FbgemmCuda(_Fbgemm):
         )
 
     def isolation(self, case: Case) -> str:
-        """What ends in a device assert, an illegal address or a division by zero: each takes the process with it."""
+        """A fatal bounds check is a device assert by design (embedding_bounds_check_v1.cu, CUDA_KERNEL_ASSERT)."""
         if case.bounds_check is BoundsCheck.FATAL and (case.bad_indices or case.bad_offsets):
             return "on CUDA a fatal bounds check is a device assert, after which the process can use no GPU"
-        if case.bad_indices or case.bad_offsets:
-            return "indices of -1 and offsets that stay malformed are used as addresses"
-        if any(rows == 0 for rows, _ in case.table_shapes):
-            return "an index into a table without rows reads and updates the memory behind it"
-        samples = sum(sum(bag.copies for bag in f.bags) + (f.traffic.bags if f.traffic else 0) for f in case.features)
-        if case.ranks and samples < len(case.features):
-            return "a variable batch of fewer samples than features divides by zero on the host"
         return ""
 
     def run(self, problem: Problem) -> Outcome:
@@ -255,11 +224,6 @@ class FbgemmCuda(_Fbgemm):
         else:
             forward = "v2" if (self.experimental or widest > 1024) and not case.ranks else "legacy"
         return (f"forward: {forward}",)
-
-
-def _feature_tables(case: Case) -> tuple[int, ...]:
-    """Table of each feature, in the order of the call."""
-    return tuple(case.tables[i] for i in words.permutation(case.feature_order, len(case.features)))
 
 
 def _fbgemm_version() -> str:

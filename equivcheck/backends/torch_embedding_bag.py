@@ -23,7 +23,7 @@ from equivcheck.backends.torch_bounds import Repaired, repair
 from equivcheck.backends.torch_optimizers import narrow, store, update
 from equivcheck.case import BoundsCheck, Call, Case, Pooling, Rounding
 from equivcheck.formats import DType
-from equivcheck.outcome import SUPPORTED, Guard, Outcome, Support, unsupported
+from equivcheck.outcome import Guard, Outcome, Support, unsupported
 from equivcheck.problem import Problem, Snapshot
 
 
@@ -55,7 +55,7 @@ class TorchEmbeddingBag:
             return unsupported("it accumulates in fp32 or fp64; autograd would sum an fp16 table's gradient in fp16")
         if case.call is Call.GRAPH and self.device.type == "cuda":
             return unsupported("it reads offsets and the touched rows on the host, which a CUDA graph cannot capture")
-        return supports_call(case.call, self.device) or SUPPORTED
+        return supports_call(case.call, self.device)
 
     def arithmetic(self, case: Case) -> Arithmetic:
         """Sums in the accumulation's type in any order, MEAN by division, correctly rounded quotients and roots.
@@ -221,10 +221,11 @@ class _Tables:
         blocks, positions = [], []
         for feature, (lookups, offsets) in enumerate(self._spans(inputs, repaired)):
             table = tables[self.problem.feature_tables[feature]]
-            table = table.detach() if self.problem.frozen[feature] else table
             counts = repaired.counts[lookups]
             indices = repaired.indices[lookups][counts]
             own = None if weights is None else weights[lookups][counts]
+            if self.problem.frozen[feature]:
+                table, own = table.detach(), None if own is None else own.detach()
             if self.problem.case.pooling is Pooling.NONE:
                 block = table.index_select(0, indices)
                 blocks.append(block if own is None else block * own[:, None])

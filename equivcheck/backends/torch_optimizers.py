@@ -66,7 +66,9 @@ def _adam(
     unbiased2 = second / _scalar(1 - optimizer.beta2**step, weights)
     root = unbiased2.sqrt() + optimizer.eps
     direction = unbiased1 / (root[:, None] if rowwise else root)
-    return weights - rate * (direction + optimizer.weight_decay * weights), (first, second)
+    if optimizer.weight_decay:  # zero times an infinite weight would be NaN
+        direction = direction + optimizer.weight_decay * weights
+    return weights - rate * direction, (first, second)
 
 
 def narrow(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
