@@ -78,6 +78,7 @@ _NUMPY: dict[DType, np.dtype[np.generic]] = {
     DType.FP16: np.dtype(np.float16),
     DType.BF16: np.dtype(ml_dtypes.bfloat16),
 }
+_FRACTION = np.int64(2**52 - 1)
 
 
 def widen(array: AnyArray) -> Float64Array:
@@ -128,18 +129,18 @@ def representable(values: Float64Array, dtype: DType) -> npt.NDArray[np.bool_]:
 
 
 def lowest_bit(values: Float64Array) -> Float64Array:
-    """Largest power of two that divides each value: its quantum. Infinity for zero, NaN where not finite.
+    """Largest power of two that divides each value: its quantum. Infinity for zero and infinities, NaN for NaN.
 
     A sum of multiples of q is a multiple of q, so the smallest quantum of the terms tells on which grid every partial
-    sum lies, whatever the order.
+    sum lies, whatever the order. Clearing the lowest bit of the significand's field and subtracting gives that bit;
+    where the field is zero, the value is a power of two itself. (fp64's own subnormals do not occur here.)
     """
-    significand, exponent = np.frexp(values)
+    bits = np.ascontiguousarray(values).view(np.int64)
+    field = bits & _FRACTION
     with np.errstate(invalid="ignore"):
-        integer = np.where(np.isfinite(values), np.ldexp(significand, 53), 1.0).astype(np.int64)
-    lowest = (integer & -integer).astype(np.float64)
-    quantum = np.asarray(np.ldexp(lowest, exponent - 53))
+        quantum = np.abs(values - (bits & (bits - 1)).view(np.float64))
+    quantum = np.where(field == 0, np.abs(values), quantum)
     quantum[values == 0] = np.inf
-    quantum[~np.isfinite(values)] = np.nan
     return quantum
 
 

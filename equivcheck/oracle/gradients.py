@@ -69,15 +69,15 @@ class RowGradients:
 
     def block(self, start: int, stop: int) -> BoundedSums:
         """Intervals of G for named rows start..stop."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = Sums(
-                value=self.matrix.product(self.upstream.values, start, stop),
-                gauge=self.matrix.product(self.upstream.absolute, start, stop, absolute=True),
-                terms=self.matrix.counts[start:stop],
-                quantum=self.quantum[start:stop],
-                roundings=self.roundings[start:stop],
-                underflow=self.underflow[start:stop],
-            )
+        value, gauge = self.matrix.products(self.upstream.values, self.upstream.absolute, start, stop)
+        sums = Sums(
+            value=value,
+            gauge=gauge,
+            terms=self.matrix.counts[start:stop],
+            quantum=self.quantum[start:stop],
+            roundings=self.roundings[start:stop],
+            underflow=self.underflow[start:stop],
+        )
         result = bounded(
             sums, self.arithmetic.gradient, self.arithmetic.accumulator, flushes=self.arithmetic.sum_flushes
         )
@@ -90,7 +90,8 @@ class RowGradients:
     def _finite_gauge(self, start: int, stop: int) -> Float64Array:
         data = None if self.matrix.data is None else finite(self.matrix.data)
         matrix = Csr(self.matrix.indptr, self.matrix.indices, data, self.matrix.columns)
-        return matrix.product(finite(self.upstream.absolute), start, stop, absolute=True)
+        absolute = finite(self.upstream.absolute)
+        return matrix.products(absolute, absolute, start, stop)[1]
 
 
 def _term_errors(

@@ -64,8 +64,8 @@ class _Pooled:
     def bounds(self, dtype: DType) -> Bounds:
         """Everything, block by block."""
         shape = (self.lookups.bags, self.rows.shape[1])
-        value, low, high = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        undetermined = np.zeros(shape, bool)
+        value, low, high = np.empty(shape), np.empty(shape), np.empty(shape)
+        undetermined = np.empty(shape, bool)
         for start, stop in blocks(*shape):
             sums = self._sums(start, stop)
             result = bounded(
@@ -84,7 +84,8 @@ class _Pooled:
     def _finite_gauge(self, start: int, stop: int) -> Float64Array:
         data = None if self.matrix.data is None else finite(self.matrix.data)
         matrix = Csr(self.matrix.indptr, self.matrix.indices, data, self.matrix.columns)
-        return matrix.product(finite(self.absolute_rows), start, stop, absolute=True)
+        rows = finite(self.absolute_rows)
+        return matrix.products(rows, rows, start, stop)[1]
 
     def _sums(self, start: int, stop: int) -> Sums:
         matrix, scale = self.matrix, self.scale[start:stop]
@@ -93,10 +94,11 @@ class _Pooled:
         if matrix.data is not None:
             quanta = product_quantum(quanta, matrix.data[first:last])
         quantum = segment_minimum(quanta, matrix.indptr[start : stop + 1] - first)
+        value, gauge = matrix.products(self.rows, self.absolute_rows, start, stop)
         with np.errstate(over="ignore", invalid="ignore"):
             return Sums(
-                value=matrix.product(self.rows, start, stop) / scale[:, None],
-                gauge=matrix.product(self.absolute_rows, start, stop, absolute=True) / scale[:, None],
+                value=value / scale[:, None] if self.mean else value,
+                gauge=gauge / scale[:, None] if self.mean else gauge,
                 terms=matrix.counts[start:stop],
                 quantum=np.where(self.exact_scale[start:stop], quantum / scale, 0.0),
                 roundings=self.roundings[start:stop],

@@ -23,6 +23,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 _OWN_ERROR = 2.0**-51
 _FP32 = DType.FP32.info
 _U, _ETA = _FP32.unit_roundoff, _FP32.smallest_subnormal
+_LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,9 @@ def hull(first: Interval, second: Interval) -> Interval:
 
 def widened(interval: Interval, relative: float, absolute: Float64Array | float) -> Interval:
     """Ends moved outwards by relative |end| + absolute. Infinite ends stay."""
-    return Interval(
-        _moved(interval.low, -relative, absolute, np.subtract), _moved(interval.high, relative, absolute, np.add)
-    )
-
-
-def _moved(end: Float64Array, relative: float, absolute: Float64Array | float, outwards: np.ufunc) -> Float64Array:
-    radius = np.abs(end) * abs(relative) + absolute
-    moved = outwards(end, radius)
-    infinite = np.isinf(end)
-    return np.where(infinite, end, moved) if infinite.any() else np.asarray(moved)
+    low = np.minimum(np.abs(interval.low), _LARGEST) * relative + absolute
+    high = np.minimum(np.abs(interval.high), _LARGEST) * relative + absolute
+    return Interval(interval.low - low, interval.high + high)
 
 
 class Fp32Operations:
@@ -170,10 +164,9 @@ class Fp32Operations:
         return small + small * lost
 
     def _rounded(self, interval: Interval, units: float, absolute: Float64Array | float) -> Interval:
-        ends = np.maximum(np.abs(interval.low), np.abs(interval.high))
-        beyond = (ends > _FP32.maximum) & np.isfinite(ends)
-        if beyond.any():
-            self.overflow = self.overflow | beyond
+        if _extent(interval) > _FP32.maximum:
+            ends = np.maximum(np.abs(interval.low), np.abs(interval.high))
+            self.overflow = self.overflow | ((ends > _FP32.maximum) & np.isfinite(ends))
         result = widened(interval, units * _U * (1 + 2.0**-20), absolute)
         known = interval.low == interval.high
         if not known.any():
@@ -234,6 +227,13 @@ def _sum_error(a: Float64Array, b: Float64Array, total: Float64Array) -> Float64
     """Rounding error of fl(a + b): TwoSum (Knuth, *The Art of Computer Programming* 2, 4.2.2, theorem B)."""
     part = total - a
     return np.asarray((a - (total - part)) + (b - part))
+
+
+def _extent(a: Interval) -> float:
+    """Largest |end|, ignoring NaN."""
+    return max(
+        -float(np.fmin.reduce(a.low, axis=None, initial=0.0)), float(np.fmax.reduce(a.high, axis=None, initial=0.0))
+    )
 
 
 def _magnitude(a: Interval) -> Float64Array:

@@ -41,17 +41,23 @@ class Csr:
         """(rows,) entries of each row."""
         return np.diff(self.indptr)
 
-    def product(self, dense: Float64Array, start: int, stop: int, *, absolute: bool = False) -> Float64Array:
-        """Rows start..stop of this matrix (or of its absolute values) times a dense one."""
+    def products(
+        self, dense: Float64Array, absolute: Float64Array, start: int, stop: int
+    ) -> tuple[Float64Array, Float64Array]:
+        """Rows start..stop of this matrix times `dense`, and of its absolute values times `absolute`."""
+        if self.data is None:
+            block = self._block(start, stop, None)
+            return np.asarray(block @ dense), np.asarray(block @ absolute)
+        data = self.data[self.indptr[start] : self.indptr[stop]]
+        first, second = self._block(start, stop, data), self._block(start, stop, np.abs(data))
+        return np.asarray(first @ dense), np.asarray(second @ absolute)
+
+    def _block(self, start: int, stop: int, data: Float64Array | None) -> sparse.csr_array[np.float64]:
         first, last = self.indptr[start], self.indptr[stop]
         indices = self.indices[first:last]
-        if self.data is None:
-            data = np.ones(len(indices))
-        else:
-            data = np.abs(self.data[first:last]) if absolute else self.data[first:last]
+        entries = np.ones(len(indices)) if data is None else data
         indptr = self.indptr[start : stop + 1] - first
-        block = sparse.csr_array((data, indices, indptr), shape=(stop - start, self.columns))
-        return np.asarray(block @ dense)
+        return sparse.csr_array((entries, indices, indptr), shape=(stop - start, self.columns))
 
     def transposed(self) -> tuple[Csr, Int64Array]:
         """The transpose, and where each of its entries stood in this matrix. Entries of a row keep their order."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from equivcheck.arithmetic import Summation
 from equivcheck.formats import DType, Float64Array, lowest_bit
 from equivcheck.oracle.roundoff import BoolArray, Interval
+from equivcheck.oracle.sparse import blocks
 
 _SECOND_ORDER = 1 + 2.0**-9
 """Factor that covers products of (1 + delta) beyond first order while k u < 2^-10; larger sums get k u itself."""
@@ -98,7 +99,10 @@ def certain_infinities(
 
 def row_quantum(rows: Float64Array) -> Float64Array:
     """(rows,) largest power of two that divides all finite elements of a row; infinity where all are zero."""
-    return np.asarray(np.fmin.reduce(lowest_bit(rows), axis=1, initial=np.inf)) if rows.size else np.zeros(len(rows))
+    quantum = np.full(len(rows), np.inf)
+    for start, stop in blocks(*rows.shape):
+        np.fmin.reduce(lowest_bit(rows[start:stop]), axis=1, initial=np.inf, out=quantum[start:stop])
+    return quantum
 
 
 def product_quantum(quantum: Float64Array, factors: Float64Array) -> Float64Array:

@@ -15,7 +15,7 @@ from equivcheck.oracle.gradients import RowGradients, Upstream
 from equivcheck.oracle.lookups import TableLookups
 from equivcheck.oracle.optimizers import Hyper, update
 from equivcheck.oracle.roundoff import BoolArray, Interval, stored
-from equivcheck.oracle.sparse import blocks
+from equivcheck.oracle.sparse import Int64Array, blocks
 
 _STATE_STORE = Store()
 """States are fp32 like the arithmetic: their store is the last operation's rounding, to nearest."""
@@ -42,11 +42,14 @@ def expect_table(
     gradients = RowGradients(case, lookups, upstream, arithmetic)
     touched, shape = lookups.touched, (len(lookups.touched), state.rows.shape[1])
     moment1, moment2 = (_columns(m, touched) for m in (state.momentum1, state.momentum2))
-    rows = _Filled.of(shape, case.weights)
+    store = table_store(case, arithmetic)
+    stochastic = store.rounding is StoreRounding.STOCHASTIC
+    rows = _Filled.of(shape, case.weights, keep_unrounded=stochastic)
     first = None if moment1 is None else _Filled.of(moment1.shape, DType.FP32)
     second = None if moment2 is None else _Filled.of(moment2.shape, DType.FP32)
-    gain = np.zeros(shape)
-    store = table_store(case, arithmetic)
+    smallest = gradients.smallest()
+    leading = slice(0, smallest.shape[1])
+    shown = np.zeros_like(smallest)
     for start, stop in blocks(*shape):
         block = slice(start, stop)
         result = gradients.block(start, stop)
@@ -67,18 +70,16 @@ def expect_table(
             )
         truth = updated(hyper, before, result.value)
         rows.put(block, truth.rows, after.rows, after.undetermined, store)
-        gain[block] = after.gain
+        shown[block] = after.gain[:, leading] * smallest[block]
         for filled, values, interval, undetermined in (
             (first, truth.momentum1, after.momentum1, after.undetermined1),
             (second, truth.momentum2, after.momentum2, after.undetermined2),
         ):
             if filled is not None and values is not None and interval is not None and undetermined is not None:
                 filled.put(block, values, interval, undetermined, _STATE_STORE)
-    smallest = gradients.smallest()
-    shown = gain[:, : smallest.shape[1]] * smallest
     return TableExpectation(
         touched=touched,
-        rows=rows.bounds(shown, keep_unrounded=store.rounding is StoreRounding.STOCHASTIC),
+        rows=rows.bounds(shown),
         momentum1=None if first is None else first.bounds(_shown_moment(gradients, smallest, first.value.shape[1])),
         momentum2=None if second is None else second.bounds(_shown_moment(gradients, smallest, second.value.shape[1])),
     )
@@ -92,7 +93,7 @@ def table_store(case: Case, arithmetic: Arithmetic) -> Store:
     return arithmetic.table_store
 
 
-def _columns(moment: AnyArray | None, touched: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Float64Array | None:
+def _columns(moment: AnyArray | None, touched: Int64Array) -> Float64Array | None:
     if moment is None:
         return None
     values = widen(moment[touched])
@@ -116,12 +117,13 @@ class _Filled:
     low: Float64Array
     high: Float64Array
     undetermined: BoolArray
-    unrounded: Interval
+    unrounded: Interval | None
 
     @staticmethod
-    def of(shape: tuple[int, ...], dtype: DType) -> _Filled:
-        value, low, high, first, last = (np.zeros(shape) for _ in range(5))
-        return _Filled(dtype, value, low, high, np.zeros(shape, bool), Interval(first, last))
+    def of(shape: tuple[int, ...], dtype: DType, *, keep_unrounded: bool = False) -> _Filled:
+        value, low, high = np.empty(shape), np.empty(shape), np.empty(shape)
+        unrounded = Interval(np.empty(shape), np.empty(shape)) if keep_unrounded else None
+        return _Filled(dtype, value, low, high, np.empty(shape, bool), unrounded)
 
     def put(self, block: slice, truth: Float64Array, interval: Interval, undetermined: BoolArray, store: Store) -> None:
         """Store an interval. A truth that is not finite is met as such: operands were not finite, in every form."""
@@ -131,9 +133,10 @@ class _Filled:
         unclear = (np.isnan(allowed.low) | np.isnan(allowed.high)) & ~certain
         self.value[block], self.low[block], self.high[block] = truth, allowed.low, allowed.high
         self.undetermined[block] = (undetermined & ~np.isnan(truth)) | unclear
-        self.unrounded.low[block], self.unrounded.high[block] = low, high
+        if self.unrounded is not None:
+            self.unrounded.low[block], self.unrounded.high[block] = low, high
 
-    def bounds(self, shown: Float64Array, *, keep_unrounded: bool = False) -> Bounds:
+    def bounds(self, shown: Float64Array) -> Bounds:
         columns = shown.shape[1]
         low, high, value = self.low[:, :columns], self.high[:, :columns], self.value[:, :columns]
         with np.errstate(invalid="ignore"):
@@ -145,5 +148,5 @@ class _Filled:
             Interval(self.low, self.high),
             self.undetermined,
             trusted,
-            self.unrounded if keep_unrounded else None,
+            self.unrounded,
         )
