@@ -13,7 +13,7 @@ class Budget:
     Attributes
     ----------
     work
-        (Lookups + bags) x dim of all features, over all steps.
+        (Lookups + bags) x dim of all features, in one step.
     tables
         Rows x dim of all tables.
     output

@@ -47,47 +47,55 @@ from strategies.menu import (
 _NO_FAULTS = (BoundsCheck.NONE,)
 _WEIGHTED = (DType.FP32, DType.FP16)
 _EXACT = (Recipe.EXACT, Recipe.REVEALING, Recipe.CANCELLING)
-_UPDATING = tuple(call for call in Call if call is not Call.FORWARD_ONLY)
 
 ANY = Menu(
     poison=(*(None,) * 12, (Place.UNTOUCHED_ROWS, Special.NAN), (Place.TOUCHED_ROW, Special.INF)),
     forced=(*(None,) * len(forced.PAIRS), *forced.PAIRS),
 )
 """Everything, half of it with a forced pair."""
-_PLAIN = Menu(bounds=_NO_FAULTS, index_faults=(), calls=(Call.STEPS,), layouts=(Layout.CONTIGUOUS,), steps=(1,))
+_PLAIN = Menu(
+    bounds=_NO_FAULTS, index_faults=(), calls=(Call.STEPS,), layouts=(Layout.CONTIGUOUS,), steps=(1,), empty=(False,)
+)
 """One step without faults, layouts or special calls: what the properties below add to."""
 
-EXACT = replace(_PLAIN, recipes=(Recipe.EXACT, Recipe.REVEALING, Recipe.SQUARES, Recipe.CANCELLING))
+EXACT = replace(_PLAIN, name="exact", recipes=(Recipe.EXACT, Recipe.REVEALING, Recipe.SQUARES, Recipe.CANCELLING))
 RUN_LENGTH = replace(
     _PLAIN,
+    name="run length",
     recipes=_EXACT,
     pooling=(Pooling.SUM, Pooling.MEAN),
     hot=(*axes.RUN_LENGTHS,),
-    empty=(False,),
     rowless=(False,),
     forced=(*(None,) * 6, *forced.NARROW_TABLES),
 )
-POOLING = replace(_PLAIN, feature_counts=(0,), forced=(*(None,) * 4, *forced.MEAN))
+POOLING = replace(_PLAIN, name="pooling", feature_counts=(0,), empty=ANY.empty, forced=(*(None,) * 4, *forced.MEAN))
 WEIGHTS = replace(
-    _PLAIN, weighted=_WEIGHTED, weight_gradient=(True, True, True, False), frozen=(*(False,) * 4, True), empty=(False,)
+    _PLAIN, name="weights", weighted=_WEIGHTED, weight_gradient=(True, True, True, False), frozen=(*(False,) * 4, True)
 )
 SHARING = replace(
     _PLAIN,
+    name="sharing",
     sharing=(Sharing.SURELY, Sharing.UNSORTED),
-    calls=(Call.STEPS,) * 3 + (Call.FORWARD_ONLY,),
-    empty=(False,),
     forced=(*(None,) * 30, *forced.UNSORTED, *forced.DECAY),
 )
-VBE = replace(_PLAIN, ranks=(1, 2, 3, 4, 8), pooling=(Pooling.SUM, Pooling.MEAN), kinds=(BagKind.LISTED,))
+VBE = replace(
+    _PLAIN,
+    name="vbe",
+    ranks=(1, 2, 3, 4, 8),
+    pooling=(Pooling.SUM, Pooling.MEAN),
+    kinds=(BagKind.LISTED,),
+    empty=ANY.empty,
+)
 LAYOUT = replace(
     _PLAIN,
+    name="layout",
     layouts=tuple(Layout),
     weighted=(None, *_WEIGHTED),
     calls=(Call.STEPS, Call.STEPS, Call.RETAINED, Call.OUTSTANDING),
-    empty=(False,),
 )
 BOUNDS = replace(
     _PLAIN,
+    name="bounds",
     bounds=tuple(BoundsCheck)[1:],
     index_faults=tuple(IndexFault),
     offset_faults=tuple(OffsetFault),
@@ -95,23 +103,24 @@ BOUNDS = replace(
 )
 STOCHASTIC = replace(
     _PLAIN,
+    name="stochastic",
     rounding=(Rounding.STOCHASTIC,),
     weights=(DType.FP16, DType.BF16, DType.FP16, DType.FP32),
     recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SMOOTH, Recipe.ANY),
-    empty=(False,),
     forced=(*(None,) * 10, *forced.STOCHASTIC),
 )
 NONFINITE = replace(
     _PLAIN,
+    name="nonfinite",
     poison=tuple((place, value) for place in Place for value in Special),
     recipes=(Recipe.EXACT, Recipe.SMOOTH),
     weighted=(None, None, *_WEIGHTED),
-    empty=(False,),
 )
-CALLS = replace(_PLAIN, calls=tuple(Call)[1:], steps=(1, 2, 3), empty=(False,), frozen=(False, False, False, True))
-STEPS = replace(_PLAIN, steps=(2, 3, 4), calls=(Call.STEPS, Call.STEPS, Call.RESTORED, Call.RATE_CHANGED))
+CALLS = replace(_PLAIN, name="calls", calls=tuple(Call)[1:], steps=(1, 2, 3), frozen=(False, False, False, True))
+STEPS = replace(_PLAIN, name="steps", steps=(2, 3, 4), calls=(Call.STEPS, Call.STEPS, Call.RESTORED, Call.RATE_CHANGED))
 OPTIMIZER = replace(
     _PLAIN,
+    name="optimizer",
     optimizers=tuple(OptimizerKind)[1:],
     recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SQUARES, Recipe.TINY, Recipe.TINY),
     steps=(1, 2),
@@ -119,23 +128,24 @@ OPTIMIZER = replace(
 )
 SMALL_TABLES = replace(
     _PLAIN,
+    name="small tables",
     dims=(tuple(d for d in QUAD_DIMS if d < 36), tuple(d for d in ANY_DIMS if d < 36)),
     rows=ascending((1, 2, 3, 5, 10, 16, 63, 64, 65)),
-    hot=(0, *(n for n in TIMES if n > 32)),
+    hot=(*(0,) * 20, *(n for n in TIMES if n > 32)),
     feature_counts=(0, 0, 0, 0, 31, 33),
-    empty=(False,),
 )
 TRAFFIC = replace(
     _PLAIN,
+    name="traffic",
     kinds=(BagKind.TRAFFIC,),
     ranks=(0, 0, 0, 1),
     rows=ascending((*axes.ROWS[1:], *axes.DISTINCT_ROWS), (3, 100, 300, 300, 500)),
     traffic_bags=TRAFFIC_BAGS,
     distributions=tuple(Distribution),
-    empty=(False,),
 )
 LARGE = replace(
     _PLAIN,
+    name="large",
     dims=((1, 2, 4, 4, 8, 32, 128), POWER_DIMS),
     rows=ascending((*axes.ROWS[3:], *axes.LARGE_ROWS), (2**20, 2**23 + 1)),
     copies=ascending((*COPIES, *axes.LARGE_BATCHES)),

@@ -6,9 +6,11 @@ makes them, at a tenth of the time, where millions of cases are judged and a fai
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Protocol, TypeVar, cast
+from dataclasses import dataclass
+from functools import cache
+from typing import Generic, Protocol, TypeVar, cast
 
 from hypothesis import strategies as st
 
@@ -20,8 +22,8 @@ T = TypeVar("T")
 class Chooser(Protocol):
     """A source of choices. The first of the options is the simplest, towards which a failure shrinks."""
 
-    def position(self, count: int) -> int:
-        """A number in [0, count), each as likely as the other."""
+    def position(self, least: int, most: int) -> int:
+        """A number from `least` to `most`, each as likely as the other."""
         ...
 
     def choose(self, options: tuple[T, ...]) -> T:
@@ -36,6 +38,32 @@ class Chooser(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Axis(Generic[T]):
+    """Options, the simplest first, of which those at positions `least` to `most` may be drawn now.
+
+    What is drawn is a position among *all* options. A forced pair, a size or a leaning only narrow the positions and
+    never change what a position means: when a shrinker takes the forced pair away, the case stays as it is, and
+    everything that the pair had pinned can shrink, too.
+    """
+
+    options: tuple[T, ...]
+    least: int = 0
+    most: int = -1
+
+    def draw(self, chooser: Chooser) -> T:
+        """One of the options."""
+        return self.options[chooser.position(self.least, self.most if self.most >= 0 else len(self.options) - 1)]
+
+
+def draw_up_to(axis: Axis[int], chooser: Chooser, largest: int) -> int:
+    """One of an axis' ascending numbers that is at most `largest`; if there is none, the smallest."""
+    most = max(bisect_right(axis.options, largest) - 1, 0)
+    if axis.most >= 0:
+        most = min(most, axis.most)
+    return axis.options[chooser.position(min(axis.least, most), most)]
+
+
 class SeededChooser:
     """Choices that are a pure function of a seed."""
 
@@ -43,14 +71,15 @@ class SeededChooser:
         self._key = words.derive(seed, "chooser")
         self._calls = 0
 
-    def position(self, count: int) -> int:
-        """A number in [0, count)."""
+    def position(self, least: int, most: int) -> int:
+        """A number from `least` to `most`."""
         self._calls += 1
-        return words.derive(self._key, self._calls) * count >> 64  # shares differ by less than count / 2^64
+        # Multiply-shift: the shares differ by less than their number / 2^64.
+        return least + (words.derive(self._key, self._calls) * (most - least + 1) >> 64)
 
     def choose(self, options: tuple[T, ...]) -> T:
         """One of the options."""
-        return options[self.position(len(options))]
+        return options[self.position(0, len(options) - 1)]
 
     def several(self, part: Callable[[], T], most: int, more: tuple[bool, ...], least: int = 0) -> list[T]:
         """From `least` to `most` parts."""
@@ -72,16 +101,16 @@ class HypothesisChooser:
         self._next: Callable[[], object] = object
         self._span = _span(self)  # one strategy a case: making one costs 50 us, drawing from it 10 (2026-11-30)
 
-    def position(self, count: int) -> int:
-        """A number in [0, count); shrinks towards 0."""
-        return self._draw(_positions(count))
+    def position(self, least: int, most: int) -> int:
+        """A number from `least` to `most`; shrinks towards `least`."""
+        return self._draw(_positions(least, most))
 
     def choose(self, options: tuple[T, ...]) -> T:
-        """One of the options."""
-        return options[self._draw(_positions(len(options)))]
+        """One of the options; shrinks towards the first."""
+        return options[self._draw(_positions(0, len(options) - 1))]
 
     def several(self, part: Callable[[], T], most: int, more: tuple[bool, ...], least: int = 0) -> list[T]:
-        """From `least` to `most` parts."""
+        """From `least` to `most` parts; shrinks towards the fewest and simplest."""
         parts: list[T] = []
         while len(parts) < most:
             # Chosen before a part that must be there, too: what follows keeps its place when a part is deleted.
@@ -106,19 +135,6 @@ def _span(draw: st.DrawFn, chooser: HypothesisChooser) -> object:
     return chooser.run(draw)
 
 
-@lru_cache(maxsize=None)
-def _positions(count: int) -> st.SearchStrategy[int]:
-    return st.sampled_from(range(count))
-
-
-@lru_cache(maxsize=2**14)
-def prefix(ascending: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Those of some ascending numbers that are at most `most`; the first one always."""
-    kept = tuple(number for number in ascending if number <= most)
-    return kept or ascending[:1]
-
-
-def leaning(chooser: Chooser, options: tuple[T, ...], share: int) -> T:
-    """One of the options, where the first comes `share` times as often as all others together."""
-    others = len(options) - 1
-    return options[max(chooser.position((share + 1) * others) - share * others + 1, 0)] if others else options[0]
+@cache
+def _positions(least: int, most: int) -> st.SearchStrategy[int]:
+    return st.integers(least, most)

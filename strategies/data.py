@@ -60,7 +60,9 @@ def fp32(value: float) -> float:
     return float(np.float32(value))
 
 
-def _values(regime: Regime, magnitudes: tuple[int, ...] = (1,), exponents: tuple[int, ...] = (0,)) -> tuple[Values, ...]:
+def _values(
+    regime: Regime, magnitudes: tuple[int, ...] = (1,), exponents: tuple[int, ...] = (0,)
+) -> tuple[Values, ...]:
     return tuple(Values(regime, magnitude, exponent) for exponent in exponents for magnitude in magnitudes)
 
 
@@ -109,7 +111,15 @@ _REVEALING = replace(
     most_lookups=2**12,
     least_dim=4,
 )
-_ANYTHING = (*_INTEGERS, *_SIGNS, *_SMOOTH, *_EXTREME, *_TINY[::5], *_values(Regime.REVEALING), *_values(Regime.CANCELLING))
+_ANYTHING = (
+    *_INTEGERS,
+    *_SIGNS,
+    *_SMOOTH,
+    *_EXTREME,
+    *_TINY[::5],
+    *_values(Regime.REVEALING),
+    *_values(Regime.CANCELLING),
+)
 _DATA = {
     Recipe.EXACT: _EXACT,
     Recipe.SMOOTH: Data(

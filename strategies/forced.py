@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from itertools import product
 from typing import Any
 
 from equivcheck.axes import RUN_CLASSES
-from equivcheck.case import BoundsCheck, Call, Decay, Distribution, OptimizerKind, Pooling, Rounding
+from equivcheck.case import BoundsCheck, Decay, Distribution, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
-from strategies.menu import ANY_DIMS, QUAD_DIMS, TIMES, BagKind, Forced, Sharing
+from strategies.menu import UPDATING, BagKind, Forced, Sharing
 
 _NARROW = (DType.FP16, DType.BF16)
 _RUNS = {
-    f"run {least}-{most}" if most < 2**31 else f"run >={least}": tuple(t for t in TIMES if least <= t <= most)
-    for least, most in RUN_CLASSES
+    f"run {least}-{most}" if most < 2**31 else f"run >={least}": range(least, most + 1) for least, most in RUN_CLASSES
 }
 _SHARED = {"alone": Sharing.NEVER, "shared": Sharing.SURELY}
-_FORWARD_AND_BACKWARD = tuple(call for call in Call if call is not Call.FORWARD_ONLY)
 
 
-def _forced(name: str, **options: tuple[Any, ...]) -> Forced:
+def _forced(name: str, **options: Container[Any]) -> Forced:
     return Forced(name, options)
 
 
@@ -31,7 +30,7 @@ def _stochastic() -> tuple[Forced, ...]:
             weights=_NARROW,
             hot=_RUNS[run],
             sharing=(_SHARED[shared],),
-            calls=_FORWARD_AND_BACKWARD,
+            calls=UPDATING,
         )
         for run, shared in product(_RUNS, _SHARED)
     )
@@ -56,7 +55,7 @@ def _mean() -> tuple[Forced, ...]:
             pooling=(Pooling.MEAN,),
             output=(output,),
             weighted=(DType.FP32, DType.FP16) if weighted else (None,),
-            calls=_FORWARD_AND_BACKWARD,
+            calls=UPDATING,
         )
         for output, weighted in product(_NARROW, (False, True))
     )
@@ -70,7 +69,7 @@ def _decay() -> tuple[Forced, ...]:
             decay=(decay,),
             weights=(dtype,),
             sharing=(_SHARED[shared],),
-            calls=_FORWARD_AND_BACKWARD,
+            calls=UPDATING,
         )
         for decay, dtype, shared in product((Decay.L2, Decay.DECOUPLED), (DType.FP32, *_NARROW), _SHARED)
     )
@@ -83,33 +82,32 @@ def _unsorted() -> tuple[Forced, ...]:
             sharing=(Sharing.UNSORTED,),
             optimizers=(optimizer,),
             weights=(dtype,),
-            calls=_FORWARD_AND_BACKWARD,
+            calls=UPDATING,
         )
         for optimizer, dtype in product(OptimizerKind, (DType.FP32, *_NARROW))
     )
 
 
 def _narrow_tables() -> tuple[Forced, ...]:
-    narrow = (tuple(d for d in QUAD_DIMS if d < 32), tuple(d for d in ANY_DIMS if d < 32))
-    return tuple(
-        _forced(f"dim<32, {run}", dims=narrow, hot=_RUNS[run], calls=_FORWARD_AND_BACKWARD) for run in list(_RUNS)[2:]
-    )
+    return tuple(_forced(f"dim<32, {run}", widest=(31,), hot=_RUNS[run], calls=UPDATING) for run in list(_RUNS)[2:])
 
 
 def _weighted_repeats() -> tuple[Forced, ...]:
     sizes = {"N<=32": (1, 32), "N 33-1024": (33, 1024), "N>1024": (1025, 4097)}
     result = []
     for (size, (least, most)), weighted, repeated in product(sizes.items(), (False, True), (False, True)):
-        counts = tuple(t for t in TIMES if least <= t <= most)
-        options: dict[str, tuple[Any, ...]] = {
+        options: dict[str, Container[Any]] = {
             "weighted": (DType.FP32, DType.FP16) if weighted else (None,),
             "kinds": (BagKind.TRAFFIC,),
-            "traffic_bags": counts,
+            "traffic_bags": range(least, most + 1),
             "traffic_lengths": (1,),
+            "feature_counts": (0,),
             "rows": (1, 2, 3) if repeated else (4097,),
-            "distributions": (Distribution.UNIFORM, Distribution.HOT) if repeated else (Distribution.CYCLIC,),
-            "ranks": (0, 0, 1),
-            "calls": _FORWARD_AND_BACKWARD,
+            "distributions": (Distribution.UNIFORM, Distribution.ZIPF, Distribution.HOT)
+            if repeated
+            else (Distribution.CYCLIC,),
+            "ranks": (0, 1),
+            "calls": UPDATING,
         }
         kind = f"{'weighted' if weighted else 'unweighted'}, {'repeated' if repeated else 'distinct'} rows"
         result.append(_forced(f"{size}, {kind}", **options))

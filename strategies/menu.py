@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from equivcheck import axes
@@ -65,17 +66,21 @@ TIMES = ascending(axes.RUN_LENGTHS, (3, 4, 5, 12, 24, 48, 100, 300, 768, 3000), 
 BAG_TIMES = ascending(tuple(n for n in axes.BAG_LENGTHS if n), (), TIMES)
 COPIES = ascending(axes.BATCHES[1:], (3, 5, 8, 16, 100, 127, 1024), (1,) * 20 + (2,) * 3)
 TRAFFIC_BAGS = ascending(axes.LOOKUPS[1:], (16, 100, 300, 2000, 4096, 16384))
+UPDATING = tuple(call for call in Call if call is not Call.FORWARD_ONLY)
+CALLS = (*(Call.STEPS,) * 12, *UPDATING, Call.FORWARD_ONLY)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Menu:
     """Options for every axis of a case, the simplest first: towards it a failure shrinks.
 
     An axis with one option is pinned. `hot` are run lengths of which the case surely has one (0: none).
     `feature_counts` are numbers of features (0: as many as the list happens to hold), `dims` and `times` lists of which
-    one is drawn for the whole case.
+    one is drawn for the whole case, `widest` the limit of its dims. `forced` are combinations of which one is drawn
+    for the case, or None.
     """
 
+    name: str = "any"
     weights: tuple[DType, ...] = (DType.FP32, DType.FP16, DType.BF16)
     output: tuple[DType, ...] = (DType.FP32, DType.FP16, DType.BF16)
     accumulation: tuple[DType, ...] = (*(DType.FP32,) * 20, DType.FP16, DType.FP64)
@@ -98,14 +103,15 @@ class Menu:
     features_most: int = 4
     feature_counts: tuple[int, ...] = (*(0,) * 150, *axes.FEATURES[2:])
     dims: tuple[tuple[int, ...], ...] = (QUAD_DIMS, ANY_DIMS)
+    widest: tuple[int, ...] = (*(2**31,) * 15, 31)
     rows: tuple[int, ...] = ascending(axes.ROWS[1:], (3, 5, 100, 128, 300), (1, 2, 2, 3, 3, 5, 10, 16))
     rowless: tuple[bool, ...] = (*(False,) * 12, True)
-    sharing: tuple[Sharing, ...] = (Sharing.NEVER, Sharing.MAYBE)
+    sharing: tuple[Sharing, ...] = (*(Sharing.NEVER,) * 10, *(Sharing.MAYBE,) * 4, Sharing.SURELY, Sharing.UNSORTED)
     ranks: tuple[int, ...] = (*(0,) * 6, 1, 2, 3, 8)
     kinds: tuple[BagKind, ...] = (*(BagKind.LISTED,) * 6, BagKind.TRAFFIC)
     times: tuple[tuple[int, ...], ...] = (TIMES, BAG_TIMES)
     copies: tuple[int, ...] = COPIES
-    hot: tuple[int, ...] = (0,)
+    hot: tuple[int, ...] = (*(0,) * 8 * len(TIMES), *TIMES)
     traffic_bags: tuple[int, ...] = TRAFFIC_BAGS
     traffic_lengths: tuple[int, ...] = (1, 1, 2, 3, 8, 17, 33)
     distributions: tuple[Distribution, ...] = tuple(Distribution)
@@ -113,19 +119,34 @@ class Menu:
     empty: tuple[bool, ...] = (*(False,) * 79, True)
 
     layouts: tuple[Layout, ...] = tuple(Layout)
-    calls: tuple[Call, ...] = (*(Call.STEPS,) * 5, *Call)
+    calls: tuple[Call, ...] = CALLS
     steps: tuple[int, ...] = (1, 2, 3)
 
     forced: tuple[Forced | None, ...] = (None,)
 
-    def narrowed(self, forced: Forced) -> Menu:
-        """With each axis of `forced` narrowed to what both allow; where that is nothing, this menu counts."""
-        changes: dict[str, Any] = {}
-        for name, options in forced.options.items():
-            own = getattr(self, name)
-            both = options if name in _LISTS else tuple(option for option in own if option in options)
-            changes[name] = both or own
-        return replace(self, **changes)
+    def __repr__(self) -> str:
+        """The name alone: Hypothesis prints strategies, and the options fill a screen."""
+        return f"Menu({self.name!r})"
+
+    @cached_property
+    def pinned(self) -> tuple[dict[str, tuple[int, int]], ...]:
+        """For each of `forced`, per axis that it pins, the first and last position of what it allows.
+
+        An axis that has none of it is left alone: the menu counts.
+        """
+        return tuple({} if forced is None else self._pins(forced) for forced in self.forced)
+
+    def _pins(self, forced: Forced) -> dict[str, tuple[int, int]]:
+        pins = {}
+        for name, allowed in forced.options.items():
+            positions = [i for i, option in enumerate(getattr(self, name)) if option in allowed]
+            if positions:
+                if positions != list(range(positions[0], positions[-1] + 1)):
+                    raise ValueError(
+                        f"forced {forced.name!r}: {allowed} are not neighbours among the options of {name}"
+                    )
+                pins[name] = (positions[0], positions[-1])
+        return pins
 
     def supported(self, supports: Callable[[Case], object]) -> Menu:
         """Without what a subject refuses already in the simplest case that has it.
@@ -149,11 +170,9 @@ class Forced:
     """A combination of axes that a case surely has: a name, and the options that bring it about."""
 
     name: str
-    options: dict[str, tuple[Any, ...]] = field(hash=False)
+    options: dict[str, Container[Any]] = field(hash=False)
 
 
-_LISTS = {"hot", "dims", "rows", "times", "traffic_bags", "traffic_lengths", "sharing", "kinds", "feature_counts", "ranks"}
-"""Axes whose options are spelled out by a forced combination, whatever the menu has."""
 _ONE = (Feature(dim=4, bags=(Bag((Lookup(),)),)),)
 
 
@@ -170,5 +189,3 @@ _PROBES: dict[str, Callable[[Any], Case]] = {
         features=_ONE, per_sample_weights=None if dtype is None else PerSampleWeights(dtype)
     ),
 }
-_unknown = set(_PROBES) - {part.name for part in fields(Menu)}
-assert not _unknown, _unknown

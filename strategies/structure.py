@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from equivcheck.case import Bag, Distribution, Feature, Lookup, Traffic
 from strategies.budget import Budget
-from strategies.chooser import Chooser, prefix
+from strategies.chooser import Axis, Chooser, draw_up_to
 from strategies.menu import BagKind, Sharing
 
 _ROW_IDS = (*(0,) * 6, *(1,) * 3, 2, 2, 3, 5, 9, 62, 63, 64, 999, 4095, 2**62, 2**62)
@@ -26,22 +26,24 @@ _MORE_LOOKUPS = (False, True, True)
 class Plan:
     """What was decided for the whole case before its features are drawn; fields are those of `Menu`."""
 
-    dims: tuple[int, ...]
-    rows: tuple[int, ...]
-    times: tuple[int, ...]
-    copies: tuple[int, ...]
-    kinds: tuple[BagKind, ...]
-    traffic_bags: tuple[int, ...]
-    traffic_lengths: tuple[int, ...]
-    distributions: tuple[Distribution, ...]
-    frozen: tuple[bool, ...]
+    dims: Axis[int]
+    rows: Axis[int]
+    times: Axis[int]
+    copies: Axis[int]
+    kinds: Axis[BagKind]
+    traffic_bags: Axis[int]
+    traffic_lengths: Axis[int]
+    distributions: Axis[Distribution]
+    frozen: Axis[bool]
     sharing: Sharing
     features_most: int
     feature_count: int
     ranks: int
     hot: int
+    widest: int
     rowless: bool
     one_dim: bool
+    power_dims: bool
     round_lengths: bool
     most_lookups: int
 
@@ -57,6 +59,7 @@ class _Drawing:
     """Draws features one after another, and keeps count of the room that is left."""
 
     def __init__(self, chooser: Chooser, plan: Plan, budget: Budget) -> None:
+        self._chooser = chooser
         self._choose = chooser.choose
         self._several = chooser.several
         self._plan = plan
@@ -64,8 +67,7 @@ class _Drawing:
         self._tables = budget.tables
         self._output = budget.output
         self._lookups = plan.most_lookups
-        self._dim = 1
-        self._rows = 1
+        self._rows = self._dim = 1
         self._sum_of_dims = 0
         self._longest = 1
         self._bags = 0
@@ -74,71 +76,74 @@ class _Drawing:
         self._hot = plan.hot
 
     def feature(self) -> Feature | None:
+        """A feature, or None where there is no room for another.
+
+        The same choices are made for every kind of feature, used or not: Hypothesis holds the case with the fewest
+        choices for the simplest, and a reference shall not be simpler than a table.
+        """
         plan = self._plan
         reference = self._choose(_REFERENCES) if plan.sharing is not Sharing.NEVER else None
         limit = self._dim_limit()
+        rows, dim = self._table(limit)
         owner = None
         if reference is not None and self._owners:
-            owner, self._rows, self._dim = self._owners[reference % len(self._owners)]
-            if self._dim > limit:
-                return None
-        else:
-            if not self._table(limit):
-                return None
-            self._owners.append((self._count, self._rows, self._dim))
+            owner, rows, dim = self._owners[reference % len(self._owners)]
+        if self._count and (dim > limit or (owner is None and dim > self._tables)):
+            return None
+        if owner is None:
+            self._owners.append((self._count, rows, dim))
+            self._tables -= rows * dim
+        self._rows, self._dim = rows, dim
         self._count += 1
-        self._sum_of_dims += self._dim
+        self._sum_of_dims += dim
         self._bags = 0
-        kind = self._choose(plan.kinds) if plan.ranks < 2 else BagKind.LISTED
-        traffic = self._traffic() if kind is BagKind.TRAFFIC else None
-        bags = () if traffic is not None else self._list_of_bags()
+        kind = plan.kinds.draw(self._chooser)
+        traffic = self._traffic() if kind is BagKind.TRAFFIC and plan.ranks < 2 else None
+        bags = self._list_of_bags() if traffic is None else ()
         self._longest = max(self._longest, self._bags)
-        frozen = self._choose(plan.frozen) if len(plan.frozen) > 1 else plan.frozen[0]
+        frozen = plan.frozen.draw(self._chooser)
         if owner is not None:
             return Feature(table=owner, bags=bags, traffic=traffic, frozen=frozen)
-        return Feature(rows=self._rows, dim=self._dim, bags=bags, traffic=traffic, frozen=frozen)
+        return Feature(rows=rows, dim=dim, bags=bags, traffic=traffic, frozen=frozen)
 
     def _dim_limit(self) -> int:
-        """Widest table that leaves room for its output, and for the run that the case surely has."""
-        widest = min(self._work // 2, self._output // self._longest - self._sum_of_dims)
-        if self._hot:
-            widest = min(widest, self._work // (2 * self._hot), self._output // self._hot)
-        if self._plan.kinds == (BagKind.TRAFFIC,):
-            widest = min(widest, self._work // (2 * self._plan.traffic_bags[0] * self._plan.traffic_lengths[0]))
-        return max(widest, 1 if not self._count else 0)
-
-    def _table(self, limit: int) -> bool:
+        """Widest table that leaves room for its output, and for what the case surely has."""
         plan = self._plan
-        limit = min(limit, max(1, self._tables // plan.rows[0]))
-        if self._owners and plan.one_dim:
-            self._dim = self._owners[0][2]
-        else:
-            self._dim = self._choose(prefix(plan.dims, limit))
-        if self._count and (self._dim > limit or self._dim > self._tables):
-            return False
-        rows = prefix(plan.rows, self._tables // self._dim)
-        self._rows = 0 if plan.rowless and self._choose((False, False, True)) else self._choose(rows)
-        self._tables -= self._rows * self._dim
-        return True
+        work, output = self._work // 2, self._output // self._longest - self._sum_of_dims
+        if self._hot:
+            work, output = work // self._hot, min(output, self._output // self._hot)
+        if plan.kinds.least > 0 or len(plan.kinds.options) == 1:  # traffic for sure
+            work //= _smallest(plan.traffic_bags) * _smallest(plan.traffic_lengths) * 2
+        return max(min(work, output, plan.widest), 0 if self._count else 1)
+
+    def _table(self, limit: int) -> tuple[int, int]:
+        """Rows and width."""
+        plan = self._plan
+        dim = draw_up_to(plan.dims, self._chooser, min(limit, max(1, self._tables // _smallest(plan.rows))))
+        if plan.power_dims:
+            dim = 1 << dim.bit_length() - 1
+        if plan.one_dim and self._owners:
+            dim = self._owners[0][2]
+        rows = draw_up_to(plan.rows, self._chooser, self._tables // dim)
+        return (0 if plan.rowless and self._choose((False, False, True)) else rows), dim
 
     def _list_of_bags(self) -> tuple[Bag, ...]:
-        bags = [bag for bag in self._several(self._bag, 5, _MORE_BAGS) if bag is not None]
-        if self._hot:
-            bags.insert(0, self._hot_bag())
-        return tuple(bags)
+        hot = (self._hot_bag(),) if self._hot else ()
+        return (*hot, *(bag for bag in self._several(self._bag, 5, _MORE_BAGS) if bag is not None))
 
     def _hot_bag(self) -> Bag:
         """A run of the length asked for: inside one bag, or one lookup in each of many bags."""
         hot, self._hot = self._hot, 0
-        self._spend(hot, 1)
         if self._choose((True, False)):
+            self._spend(hot, 1)
             return Bag((Lookup(0, hot),))
+        self._spend(1, hot)
         return Bag((Lookup(0),), copies=hot)
 
     def _bag(self) -> Bag | None:
         plan = self._plan
         rank = self._choose(tuple(range(plan.ranks))) if plan.ranks > 1 else 0
-        lookups = tuple(l for l in self._several(self._lookup, 3, _MORE_LOOKUPS) if l is not None)
+        lookups = tuple(self._several(self._lookup, 3, _MORE_LOOKUPS))
         if plan.round_lengths:
             lookups = _rounded(lookups)
         length = sum(lookup.times for lookup in lookups)
@@ -149,30 +154,39 @@ class _Drawing:
         )
         if most < 1:
             return None
-        copies = self._choose(prefix(plan.copies, most))
+        copies = draw_up_to(plan.copies, self._chooser, most)
         self._spend(length, copies)
         return Bag(lookups, copies, rank)
 
-    def _lookup(self) -> Lookup | None:
+    def _lookup(self) -> Lookup:
         row = min(self._choose(_ROW_IDS), max(self._rows - 1, 0))
         # A third of the room at most, so that the bag's other lookups, and rounding up its length, fit.
         most = min(self._work // (3 * self._dim), self._lookups // 6)
-        return Lookup(row, self._choose(prefix(self._plan.times, most)))
+        return Lookup(row, draw_up_to(self._plan.times, self._chooser, most))
 
     def _traffic(self) -> Traffic:
         plan = self._plan
         most = min(self._work // (3 * self._dim), self._output // self._sum_of_dims, self._lookups)
-        bags = self._choose(prefix(plan.traffic_bags, most))
-        length = self._choose(prefix(plan.traffic_lengths, most // bags))
-        # Ragged bags have up to twice the length; with a length of their own choice, no power of two is kept.
-        ragged = not plan.round_lengths and 2 * length * bags <= most and self._choose((False, True))
+        bags = draw_up_to(plan.traffic_bags, self._chooser, most)
+        length = draw_up_to(plan.traffic_lengths, self._chooser, most // bags)
+        ragged = self._choose((False, True))
+        if plan.round_lengths:
+            length, ragged = 1 << length.bit_length() - 1, False
+        ragged = ragged and 2 * length * bags <= most
         self._spend((2 if ragged else 1) * length, bags)
-        return Traffic(bags, length, ragged, self._choose(plan.distributions), self._choose(tuple(range(8))))
+        # Bit by bit, so that traffic takes more choices than a list of one lookup, and is not the simpler one.
+        seed = sum(self._choose((0, 1)) << bit for bit in range(4))
+        return Traffic(bags, length, ragged, plan.distributions.draw(self._chooser), seed)
 
     def _spend(self, length: int, copies: int) -> None:
         self._work -= (length + 1) * copies * self._dim
         self._lookups -= length * copies
         self._bags += copies
+
+
+def _smallest(axis: Axis[int]) -> int:
+    """The smallest number that may be drawn."""
+    return axis.options[axis.least]
 
 
 def _rounded(lookups: tuple[Lookup, ...]) -> tuple[Lookup, ...]:

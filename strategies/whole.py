@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TypeVar
 
 from equivcheck import words
@@ -32,9 +33,9 @@ from equivcheck.case import (
 from equivcheck.formats import DType
 from strategies import data
 from strategies.budget import Budget
-from strategies.chooser import Chooser, leaning, prefix
+from strategies.chooser import Axis, Chooser
 from strategies.data import Data, Recipe
-from strategies.menu import POWER_DIMS, BagKind, Menu, Sharing
+from strategies.menu import Menu, Sharing
 from strategies.structure import Plan, features
 
 T = TypeVar("T")
@@ -47,95 +48,108 @@ _SIZES = (32, 32, 32, 8, 8, 1)
 
 def case(chooser: Chooser, menu: Menu, budget: Budget) -> Case:
     """A case; with every choice the first option, one table of one row, one bag, one lookup, and defaults."""
-    forced = chooser.choose(menu.forced)
-    return _Drawing(chooser, menu if forced is None else menu.narrowed(forced), forced is not None).case(budget)
+    return _Drawing(chooser, menu).case(budget)
 
 
 class _Drawing:
-    def __init__(self, chooser: Chooser, menu: Menu, forced: bool) -> None:
+    def __init__(self, chooser: Chooser, menu: Menu) -> None:
         self._chooser = chooser
         self._choose = chooser.choose
         self._menu = menu
-        self._forced = forced
+        self._pins = menu.pinned[chooser.position(0, len(menu.forced) - 1)]
         # One case in three draws every axis evenly, so that rare options meet; in the others defaults prevail.
-        self._share = 3 if not chooser.choose((False, False, True)) else 0
+        self._even = chooser.choose((False, False, True))
 
     def case(self, budget: Budget) -> Case:
+        """Structure first, then everything else, in one order for every case."""
         menu = self._menu
-        ranks = self._choose(menu.ranks)
-        pooling = self._pick(tuple(p for p in menu.pooling if not ranks or p is not Pooling.NONE) or (Pooling.SUM,))
+        ranks = 0 if menu.pooling == (Pooling.NONE,) else self._draw("ranks", menu.ranks)
+        pooling = self._lean("pooling", menu.pooling)
+        if ranks and pooling is Pooling.NONE:  # a variable batch without pooling has no output
+            pooling = Pooling.SUM
         recipe = self._choose(menu.recipes)
-        recipe_data = recipe.data
-        drawn = self._features(budget, ranks, pooling, recipe, recipe_data)
-        optimizer = self._optimizer(recipe_data)
-        weighted = self._pick(menu.weighted)
-        calls = self._pick(menu.calls)
+        drawn = self._features(budget, ranks, pooling, recipe)
+        values = recipe.data
+        optimizer = self._optimizer(values)
+        weighted = self._lean("weighted", menu.weighted)
+        call = self._draw("calls", menu.calls)
         bounds, bad_indices, bad_offsets = self._bounds()
         return Case(
             features=drawn,
-            weights=self._pick(menu.weights),
-            output=self._pick(menu.output),
-            accumulation=self._choose(menu.accumulation),
+            weights=self._lean("weights", menu.weights),
+            output=self._lean("output", menu.output),
+            accumulation=self._draw("accumulation", menu.accumulation),
             indices=self._indices(drawn),
             pooling=pooling,
-            per_sample_weights=None if weighted is None else self._per_sample_weights(weighted, recipe_data),
+            per_sample_weights=None if weighted is None else self._per_sample_weights(weighted, values),
             optimizer=optimizer,
-            rounding=self._pick(menu.rounding),
+            rounding=self._lean("rounding", menu.rounding),
             bounds_check=bounds,
             bad_indices=bad_indices,
             bad_offsets=bad_offsets,
             ranks=ranks,
-            weight_values=self._choose(recipe_data.weights),
-            gradient_values=self._choose(recipe_data.gradient),
-            state_values=self._state(optimizer, recipe_data),
+            weight_values=self._choose(values.weights),
+            gradient_values=self._choose(values.gradient),
+            state_values=self._state(optimizer, values),
             poison=self._poison(weighted is not None),
             layouts=self._layouts(bool(ranks), weighted is not None),
-            call=calls,
-            steps=self._steps(calls, recipe_data),
+            call=call,
+            steps=self._steps(call, values),
             feature_order=self._order(drawn, ranks),
-            lookup_order=self._pick(_SEEDS[:8]),
+            lookup_order=self._lean("lookup_order", _SEEDS[:8]),
             seed=self._choose(_SEEDS),
         )
 
-    def _pick(self, options: tuple[T, ...]) -> T:
-        """One of the options; in most cases leaning towards the first."""
-        if len(options) == 1:
-            return options[0]
-        return leaning(self._chooser, options, self._share) if self._share else self._choose(options)
+    def _axis(self, name: str, options: tuple[T, ...]) -> Axis[T]:
+        return Axis(options, *self._pins.get(name, (0, len(options) - 1)))
 
-    def _features(
-        self, budget: Budget, ranks: int, pooling: Pooling, recipe: Recipe, recipe_data: Data
-    ) -> tuple[Feature, ...]:
+    def _draw(self, name: str, options: tuple[T, ...]) -> T:
+        """One of the options of an axis, as often as it is listed."""
+        return options[0] if len(options) == 1 else self._axis(name, options).draw(self._chooser)
+
+    def _lean(self, name: str, options: tuple[T, ...]) -> T:
+        """One of the options of an axis; in two cases of three, the first three times as often as all others."""
+        others = len(options) - 1
+        if not others:
+            return options[0]
+        # The first option has many positions. Even cases and forced pairs use some positions only (see Axis).
+        first = 3 * others - 1
+        least, most = (first if self._even else 0), first + others
+        if name in self._pins:
+            least, most = (first + position for position in self._pins[name])
+        return options[max(self._chooser.position(least, most) - first, 0)]
+
+    def _features(self, budget: Budget, ranks: int, pooling: Pooling, recipe: Recipe) -> tuple[Feature, ...]:
         menu = self._menu
+        values = recipe.data
         dims = self._choose(menu.dims)
-        if recipe is Recipe.SQUARES:
-            dims = tuple(dim for dim in dims if dim in _POWERS) or POWER_DIMS
-        dims = tuple(dim for dim in dims if dim >= recipe_data.least_dim) or dims
-        count = self._choose(menu.feature_counts)
-        parts = 1 if self._forced or count or len(menu.hot) > 1 else self._choose(_SIZES)
-        hot = self._choose(prefix(menu.hot, budget.work // 2))
+        count = self._draw("feature_counts", menu.feature_counts)
+        hot = self._draw("hot", menu.hot)
+        size = self._choose(_SIZES)
         plan = Plan(
-            dims=dims,
-            rows=menu.rows,
-            times=self._choose(menu.times),
-            copies=menu.copies,
-            kinds=menu.kinds,
-            traffic_bags=menu.traffic_bags,
-            traffic_lengths=(1, 2, 4, 8, 16, 32) if recipe_data.exact and len(menu.traffic_lengths) > 1
-            else menu.traffic_lengths,
-            distributions=menu.distributions,
-            frozen=menu.frozen,
-            sharing=self._pick(menu.sharing),
+            dims=Axis(dims, bisect_left(dims, values.least_dim)) if dims[-1] >= values.least_dim else Axis(dims),
+            rows=self._axis("rows", menu.rows),
+            times=Axis(self._choose(menu.times)),
+            copies=Axis(menu.copies),
+            kinds=self._axis("kinds", menu.kinds),
+            traffic_bags=self._axis("traffic_bags", menu.traffic_bags),
+            traffic_lengths=self._axis("traffic_lengths", menu.traffic_lengths),
+            distributions=self._axis("distributions", menu.distributions),
+            frozen=Axis(menu.frozen),
+            sharing=self._draw("sharing", menu.sharing),
             features_most=menu.features_most,
             feature_count=count,
             ranks=ranks,
-            hot=hot,
+            hot=hot if 2 * hot * max(1, count) <= budget.work else 0,
+            widest=self._draw("widest", menu.widest),
             rowless=self._choose(menu.rowless),
             one_dim=pooling is Pooling.NONE,
-            round_lengths=pooling is Pooling.MEAN and recipe_data.exact,
-            most_lookups=recipe_data.most_lookups,
+            power_dims=recipe is Recipe.SQUARES,
+            round_lengths=pooling is Pooling.MEAN and values.exact,
+            most_lookups=values.most_lookups,
         )
-        drawn = features(self._chooser, plan, budget.divided(parts * self._menu.steps[0]))
+        whole = count or hot or "kinds" in self._pins or len(menu.kinds) == 1
+        drawn = features(self._chooser, plan, budget if whole else budget.divided(size))
         if self._choose(menu.empty):
             return tuple(_without_lookups(feature) for feature in drawn)
         if Case(features=drawn, ranks=ranks).lookups:
@@ -145,28 +159,28 @@ class _Drawing:
         return (Feature(first.rows, first.dim, first.table, bags, None, first.frozen), *drawn[1:])
 
     def _indices(self, drawn: tuple[Feature, ...]) -> IndexType:
-        drawn_type = self._pick(self._menu.indices)
+        drawn_type = self._lean("indices", self._menu.indices)
         return IndexType.INT64 if any(feature.rows > 2**31 - 1 for feature in drawn) else drawn_type
 
     def _optimizer(self, recipe: Data) -> Optimizer:
         menu = self._menu
-        kind = self._pick(menu.optimizers)
-        rate = self._pick(recipe.learning_rates)
+        kind = self._lean("optimizers", menu.optimizers)
+        rate = self._lean("learning_rates", recipe.learning_rates)
         if kind is OptimizerKind.SGD:
             return Optimizer(kind, rate)
-        eps = self._pick(recipe.eps)
-        decay = self._pick(menu.decay) if kind is OptimizerKind.ROWWISE_ADAGRAD else Decay.NONE
+        eps = self._lean("eps", recipe.eps)
+        decay = self._lean("decay", menu.decay) if kind is OptimizerKind.ROWWISE_ADAGRAD else Decay.NONE
         if decay is not Decay.NONE:
-            return Optimizer(kind, rate, eps, decay=decay, weight_decay=self._pick(data.WEIGHT_DECAYS))
+            return Optimizer(kind, rate, eps, decay=decay, weight_decay=self._lean("weight_decay", data.WEIGHT_DECAYS))
         if kind in (OptimizerKind.ADAM, OptimizerKind.PARTIAL_ROWWISE_ADAM):
             return Optimizer(
                 kind,
                 rate,
                 eps,
-                beta1=self._pick(data.BETAS1),
-                beta2=self._pick(data.BETAS2),
-                weight_decay=self._pick((0.0, *data.WEIGHT_DECAYS)),
-                step=self._pick(menu.adam_steps),
+                beta1=self._lean("beta1", data.BETAS1),
+                beta2=self._lean("beta2", data.BETAS2),
+                weight_decay=self._lean("weight_decay", (0.0, *data.WEIGHT_DECAYS)),
+                step=self._lean("adam_steps", menu.adam_steps),
             )
         return Optimizer(kind, rate, eps)
 
@@ -182,23 +196,24 @@ class _Drawing:
 
     def _bounds(self) -> tuple[BoundsCheck, tuple[BadIndex, ...], tuple[BadOffset, ...]]:
         menu = self._menu
-        mode = self._pick(menu.bounds)
+        mode = self._lean("bounds", menu.bounds)
         if mode is BoundsCheck.NONE:
             if IndexFault.PRUNED in menu.index_faults and self._choose((False,) * 24 + (True,)):
                 return mode, (BadIndex(IndexFault.PRUNED, self._choose(_POSITIONS)),), ()
             return mode, (), ()
-        indices = self._chooser.several(
-            lambda: BadIndex(self._choose(menu.index_faults), self._choose(_POSITIONS)), 3, (False, True)
-        )
-        offsets: list[BadOffset] = []
-        if menu.offset_faults and self._choose((False, False, True)):
-            offsets = self._chooser.several(
-                lambda: BadOffset(self._choose(menu.offset_faults), self._choose(_POSITIONS)), 2, (False, True)
-            )
-        return mode, tuple(indices) if menu.index_faults else (), tuple(offsets)
+        indices = self._chooser.several(self._bad_index, 3, (False, True)) if menu.index_faults else []
+        malformed = bool(menu.offset_faults) and self._choose((False, False, True))
+        offsets = self._chooser.several(self._bad_offset, 2, (False, True)) if malformed else []
+        return mode, tuple(indices), tuple(offsets)
+
+    def _bad_index(self) -> BadIndex:
+        return BadIndex(self._choose(self._menu.index_faults), self._choose(_POSITIONS))
+
+    def _bad_offset(self) -> BadOffset:
+        return BadOffset(self._choose(self._menu.offset_faults), self._choose(_POSITIONS))
 
     def _poison(self, weighted: bool) -> tuple[Poison, ...]:
-        drawn = self._pick(self._menu.poison)
+        drawn = self._draw("poison", self._menu.poison)
         if drawn is None or (drawn[0] is Place.PER_SAMPLE_WEIGHT and not weighted):
             return ()
         return (Poison(*drawn, self._choose(_POSITIONS)),)
@@ -207,26 +222,25 @@ class _Drawing:
         if len(self._menu.layouts) == 1 or not self._choose((False, False, True)):
             return Layouts()
         inputs = tuple(x for x in self._menu.layouts if x not in (Layout.EXPANDED, Layout.TRANSPOSED))
-        gradients = tuple(x for x in self._menu.layouts if not flat or x is not Layout.TRANSPOSED)
+        gradient = self._choose(self._menu.layouts)
         return Layouts(
-            indices=self._pick(inputs),
-            offsets=self._pick(inputs),
-            per_sample_weights=self._pick(inputs) if weighted else Layout.CONTIGUOUS,
-            gradient=self._choose(gradients),
+            indices=self._lean("layouts", inputs),
+            offsets=self._lean("layouts", inputs),
+            per_sample_weights=self._lean("layouts", inputs) if weighted else Layout.CONTIGUOUS,
+            gradient=Layout.CONTIGUOUS if flat and gradient is Layout.TRANSPOSED else gradient,
         )
 
     def _steps(self, call: Call, recipe: Data) -> tuple[Step, ...]:
-        counts = self._menu.steps
+        count = self._lean("steps", self._menu.steps)
         if call in (Call.OUTSTANDING, Call.RESTORED):  # one step would not show either
-            counts = tuple(count for count in counts if count > 1) or (2,)
-        later = self._pick(counts) - 1
-        return (Step(), *(self._step(number + 1, recipe) for number in range(later)))
+            count = max(count, 2)
+        return (Step(), *(self._step(recipe) for _ in range(count - 1)))
 
-    def _step(self, number: int, recipe: Data) -> Step:
+    def _step(self, recipe: Data) -> Step:
         return Step(
-            learning_rate=self._pick((None, *recipe.learning_rates)),
+            learning_rate=self._lean("learning_rates", (None, *recipe.learning_rates)),
             shift=self._choose((0, 0, 1, 5)),
-            bags=self._pick((None, 1, 0, 2)),
+            bags=self._lean("bags", (None, 1, 0, 2)),
             seed=self._choose((0, 1)),
         )
 
@@ -234,20 +248,15 @@ class _Drawing:
         """A seed that permutes the features; one that keeps the map unsorted, where that was asked for."""
         if len(drawn) == 1:
             return 0
-        seed = self._pick(_SEEDS[:12])
-        if self._menu.sharing == (Sharing.UNSORTED,):
+        seed = self._lean("feature_order", _SEEDS[:12])
+        if Sharing.UNSORTED in self._menu.sharing:
             tables = Case(features=drawn, ranks=ranks).tables
             permuted = [tables[i] for i in words.permutation(seed, len(tables))]
-            return 0 if permuted == sorted(permuted) else seed
+            if permuted == sorted(permuted) and list(tables) != sorted(tables):
+                return 0
         return seed
-
-
-_POWERS = frozenset(POWER_DIMS)
 
 
 def _without_lookups(feature: Feature) -> Feature:
     bags = tuple(Bag((), bag.copies, bag.rank) for bag in feature.bags)
     return Feature(feature.rows, feature.dim, feature.table, bags, None, feature.frozen)
-
-
-__all__ = ["BagKind", "case"]
