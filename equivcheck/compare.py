@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -44,7 +45,7 @@ def compare(expectation: Expectation, outcome: Outcome) -> Verdict:
             tally.wrong(Discrepancy(Tensor.CALL, Symptom.NOT_RAISED, position, "bounds_check fatal"))
             break
         if isinstance(expected, ForwardExpectation) and isinstance(result, Forward):
-            _compare_forward(tally, problem, position, expected, result)
+            _compare_forward(tally, expectation, position, expected, result)
         elif isinstance(expected, UpdateExpectation) and isinstance(result, Update):
             _compare_update(tally, position, expected, result)
     _compare_end(tally, expectation, outcome)
@@ -76,9 +77,11 @@ def _befores(problem: Problem, outcome: Outcome) -> list[Snapshot]:
 
 
 def _compare_forward(
-    tally: Tally, problem: Problem, position: int, expected: ForwardExpectation, result: Forward
+    tally: Tally, expectation: Expectation, position: int, expected: ForwardExpectation, result: Forward
 ) -> None:
-    batch = problem.batches[program(problem.case)[position][1]]
+    problem = expectation.problem
+    step = program(problem.case)[position][1]
+    batch = replace(problem.batches[step], offsets=expectation.offsets[step].repaired)
     kind = "lookup" if problem.case.pooling is Pooling.NONE else "bag"
     for feature, (bounds, block) in enumerate(
         zip(expected.outputs, split_by_feature(result.output, problem, batch), strict=True)
