@@ -1,0 +1,131 @@
+"""Counts of a slice, mergeable: what was judged, with what result, and how much it could have shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from equivcheck.compare import TRUSTED_TENSORS
+from equivcheck.verdict import Status, TensorReport, Verdict
+
+
+class TensorCounts(msgspec.Struct):
+    """Elements of one tensor over many cases, and the worst error as a share of its bound."""
+
+    judged: int = 0
+    exact: int = 0
+    trusted: int = 0
+    undetermined: int = 0
+    worst_ratio: float = 0.0
+
+    def add(self, other: TensorCounts | TensorReport) -> None:
+        """Count `other` in."""
+        self.judged += other.judged
+        self.exact += other.exact
+        self.trusted += other.trusted
+        self.undetermined += other.undetermined
+        self.worst_ratio = max(self.worst_ratio, other.worst_ratio)
+
+
+class Share(msgspec.Struct):
+    """How often something was so, out of how many times it could have been."""
+
+    hits: int = 0
+    of: int = 0
+
+
+class Counts(msgspec.Struct):
+    """Everything counted while cases of one property run on one subject.
+
+    Attributes
+    ----------
+    statuses
+        Cases by status. FAILED and ERROR count symptoms, not cases: after the first failure Hypothesis shrinks, and
+        what it runs then is no sample.
+    unsupported
+        Reasons of the subject's refusals.
+    findings
+        How often each recorded finding was met.
+    tensors
+        Counts over elements, by tensor.
+    shares
+        What the properties counted by name.
+    coverage
+        Traits, their pairs and paths of the judged cases.
+    subject_seconds, judge_seconds
+        Time in the subject, and in the truth and the comparison.
+    """
+
+    statuses: dict[str, int] = msgspec.field(default_factory=dict)
+    unsupported: dict[str, int] = msgspec.field(default_factory=dict)
+    findings: dict[str, int] = msgspec.field(default_factory=dict)
+    tensors: dict[str, TensorCounts] = msgspec.field(default_factory=dict)
+    shares: dict[str, Share] = msgspec.field(default_factory=dict)
+    coverage: dict[str, int] = msgspec.field(default_factory=dict)
+    subject_seconds: float = 0.0
+    judge_seconds: float = 0.0
+
+    @property
+    def judged(self) -> int:
+        """Cases with a result that says something about the subject, or that could hardly have said anything."""
+        return sum(self.statuses.values()) - self.statuses.get(Status.UNSUPPORTED, 0)
+
+    @property
+    def sums(self) -> TensorCounts:
+        """Counts over the tensors that are made of sums, for which trust and bounds mean something."""
+        total = TensorCounts()
+        for tensor in TRUSTED_TENSORS:
+            total.add(self.tensors.get(tensor, TensorCounts()))
+        return total
+
+    def count(self, verdict: Verdict) -> None:
+        """Count one run."""
+        add(self.statuses, verdict.status.value)
+        if verdict.status is Status.UNSUPPORTED:
+            add(self.unsupported, verdict.reason)
+        for report in verdict.reports:
+            self.tensors.setdefault(report.tensor.value, TensorCounts()).add(report)
+
+    def share(self, name: str, hits: int, of: int) -> None:
+        """Add `hits` out of `of` to the share `name`."""
+        share = self.shares.setdefault(name, Share())
+        share.hits += hits
+        share.of += of
+
+    def merge(self, other: Counts) -> None:
+        """Count all of `other` in."""
+        for name in ("statuses", "unsupported", "findings", "coverage"):
+            mine: dict[str, int] = getattr(self, name)
+            for key, number in getattr(other, name).items():
+                add(mine, key, number)
+        for tensor, counts in other.tensors.items():
+            self.tensors.setdefault(tensor, TensorCounts()).add(counts)
+        for name, share in other.shares.items():
+            self.share(name, share.hits, share.of)
+        self.subject_seconds += other.subject_seconds
+        self.judge_seconds += other.judge_seconds
+
+    def to_builtins(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers, as they travel from a worker to the controller."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @staticmethod
+    def from_builtins(plain: Mapping[str, Any]) -> Counts:
+        """The inverse of `to_builtins`."""
+        return msgspec.convert(plain, Counts)
+
+
+def add(counts: dict[str, int], key: str, number: int = 1) -> None:
+    """Add `number` to the count of `key`."""
+    counts[key] = counts.get(key, 0) + number
+
+
+def merged(several: Iterable[Counts]) -> Counts:
+    """Counts of all together."""
+    total = Counts()
+    for counts in several:
+        total.merge(counts)
+    return total

@@ -1,0 +1,107 @@
+"""What happens in a run, as typed events. The terminal, the JSON lines and every later report are subscribers.
+
+One event is one line of JSON, told apart by `event`. A reader ignores events and fields that it does not know; a field
+never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from equivcheck.engine.counts import Counts
+from equivcheck.engine.failures import Told
+
+FORMAT_VERSION = 1
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event"):
+    """Base of all events."""
+
+
+class Started(Event, frozen=True, tag="started"):
+    """A run began. `options` are those that decide what it does; `versions` those of the machine and of equivcheck."""
+
+    options: dict[str, Any]
+    versions: dict[str, str]
+    device: str
+    commit: str
+    time: str
+    format: int = FORMAT_VERSION
+
+
+class Collected(Event, frozen=True, tag="collected"):
+    """The slices are known.
+
+    `versions` per subject and witness, as the backends say; `broken` and `absent` backends with their sentence.
+    """
+
+    slices: int
+    subjects: tuple[str, ...]
+    witnesses: tuple[str, ...] = ()
+    versions: dict[str, dict[str, str]] = {}
+    broken: dict[str, str] = {}
+    absent: dict[str, str] = {}
+
+
+class SliceFinished(Event, frozen=True, tag="slice"):
+    """A slice ended. `outcome` is passed, failed or skipped; `message` the reason of the last."""
+
+    property: str
+    subject: str
+    slice: int
+    outcome: str
+    seconds: float
+    counts: Counts
+    failures: tuple[Told, ...] = ()
+    witness: str = ""
+    message: str = ""
+    worker: str = ""
+
+
+class CaseEnded(Event, frozen=True, tag="ended"):
+    """A process ended at a case, or a case took too long. `again` says whether the rest of its slice is run."""
+
+    property: str
+    subject: str
+    slice: int | None
+    failure: Told
+    again: bool
+    earlier_run: bool = False
+
+
+class FindingReplayed(Event, frozen=True, tag="finding"):
+    """A finding's minimal case ran: same, fixed or different."""
+
+    finding: str
+    subject: str
+    result: str
+    message: str = ""
+
+
+class Finished(Event, frozen=True, tag="finished"):
+    """The run ended with pytest's exit status; `problems` are sentences about properties as a whole."""
+
+    exit_status: int
+    seconds: float
+    problems: tuple[str, ...] = ()
+
+
+AnyEvent = Started | Collected | SliceFinished | CaseEnded | FindingReplayed | Finished
+Subscriber = Callable[[AnyEvent], None]
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+def to_line(event: AnyEvent) -> bytes:
+    """One line of JSON, with its end."""
+    return msgspec.json.encode(event) + b"\n"
+
+
+def from_line(line: bytes) -> AnyEvent | None:
+    """The event of a line; None if this version does not know it, or the line was cut off."""
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None

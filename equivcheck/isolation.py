@@ -1,0 +1,105 @@
+"""Judge a case in a process of its own: whatever a kernel does to its process, the caller gets a verdict.
+
+Processes are forked from a server that has imported what the caller has imported, so that one takes some ten
+milliseconds and not the seconds of importing torch. The server itself runs nothing: it has neither threads of OpenMP
+nor a CUDA context, which do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+from equivcheck import runner
+from equivcheck.case import Case
+from equivcheck.runner import Subject
+from equivcheck.verdict import Status, Verdict
+
+_PRELOADED = ("torch", "triton", "fbgemm_gpu", "scipy.sparse", "pytest", "equivcheck.runner", "equivcheck.traits")
+_START_LIMIT = 120.0
+"""Seconds for everything but the case itself: importing torch and building a subject, on a loaded machine."""
+
+_OUTPUT_BYTES = 4000
+
+
+def judge(case: Case, subject: str, folder: Path | None, time_limit: float) -> Verdict:
+    """The verdict on `case`; CRASHED or TIMEOUT, with what the process printed, where it ended otherwise."""
+    return call(_judge, (case.to_json(), subject, folder, time_limit), time_limit)
+
+
+def call(function: Callable[..., Verdict], arguments: tuple[Any, ...], time_limit: float) -> Verdict:
+    """Call a function of a module in a process of its own, and return what it returns.
+
+    `function` limits the time of a case by `limited(time_limit)`; the process as a whole gets two minutes more.
+    """
+    receiving, sending = _context().Pipe(duplex=False)
+    with tempfile.NamedTemporaryFile(prefix="equivcheck-") as output, receiving:
+        process = _context().Process(target=_serve, args=(function, arguments, sending, output.name))
+        process.start()
+        sending.close()
+        verdict: Verdict | None = None
+        # A closed pipe wakes the caller too: then there is no verdict, and the process has ended or is ending.
+        late = not receiving.poll(time_limit + _START_LIMIT)
+        if late:
+            process.kill()
+        else:
+            with contextlib.suppress(EOFError):
+                verdict = receiving.recv()
+        process.join()
+        if verdict is not None:
+            return verdict
+        printed = Path(output.name).read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace")
+        if late or "Timeout (" in printed:
+            return Verdict(Status.TIMEOUT, reason=f"the case took longer than {time_limit:g} s\n{printed}".rstrip())
+        return Verdict(Status.CRASHED, reason=f"{_ending(process.exitcode)}\n{printed}".rstrip())
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """End the process if the block takes longer, and print where it was."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _judge(case: bytes, subject: str, folder: Path | None, time_limit: float) -> Verdict:
+    loaded = Subject.load(subject)
+    return runner.run(Case.from_json(case), loaded, folder=folder, watch=lambda _: limited(time_limit)).verdict
+
+
+def _serve(function: Callable[..., Verdict], arguments: tuple[Any, ...], sending: Connection, output: str) -> None:
+    """Run in the new process. Its output goes to a file, from which the caller quotes if the process ends early."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    faulthandler.enable(2)
+    sending.send(function(*arguments))
+    sending.close()
+    # Not an ordinary exit: a heap that the kernel damaged is noticed, if at all, while the process takes it apart.
+    os._exit(0)
+
+
+@lru_cache(maxsize=1)
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in _PRELOADED if name in sys.modules])
+    return context
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}"
+    return f"the process ended with exit code {code}"

@@ -1,0 +1,1 @@
+"""Subscribers to the engine's events."""

@@ -1,0 +1,153 @@
+"""Run one Case on one subject and judge it: the only place where a backend is called."""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from equivcheck.arithmetic import Arithmetic
+from equivcheck.backends.protocol import Backend, isolation
+from equivcheck.case import Case, CaseError
+from equivcheck.compare import judge
+from equivcheck.findings import FAILURES, Finding, explain
+from equivcheck.outcome import Outcome
+from equivcheck.problem import Problem, materialise
+from equivcheck.verdict import Status, Verdict
+
+Watch = Callable[[Case], AbstractContextManager[None]]
+"""Guards a call of a subject: journal before, time limit during, journal removed after."""
+
+Isolate = Callable[[Case, str, Path | None], Verdict]
+"""Judges a case on the subject of a name in a process of its own."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A configured backend under the name by which it was asked for, and what it says about its versions."""
+
+    name: str
+    backend: Backend
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def load(name: str) -> Subject:
+        """The backend of that name.
+
+        Raises
+        ------
+        equivcheck.backends.registry.SubjectError
+            If there is none.
+        equivcheck.backends.protocol.BackendUnavailable
+            If it cannot run here.
+        """
+        from equivcheck.backends import registry
+
+        with _quiet():
+            backend = registry.build(name)
+            return Subject(name, backend, {key: str(version) for key, version in backend.versions().items()})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One Case on one subject, with everything that was made on the way.
+
+    `outcome` and `arithmetic` are None where the subject did not run; `findings` names those that explain the failure.
+    """
+
+    case: Case
+    subject: str
+    verdict: Verdict
+    problem: Problem | None = None
+    arithmetic: Arithmetic | None = None
+    outcome: Outcome | None = None
+    findings: tuple[str, ...] = ()
+    subject_seconds: float = 0.0
+    judge_seconds: float = 0.0
+
+    @property
+    def right(self) -> bool:
+        """Whether the subject ran and nothing was wrong: the runs whose results may be compared with others'."""
+        return self.verdict.status in (Status.PASSED, Status.MISTRUSTED)
+
+
+def run(
+    case: Case,
+    subject: Subject,
+    *,
+    folder: Path | None = None,
+    findings: Iterable[Finding] = (),
+    watch: Watch = lambda case: nullcontext(),
+    isolate: Isolate | None = None,
+) -> Run:
+    """Run `case` on `subject` and judge every tensor.
+
+    Parameters
+    ----------
+    folder
+        Where a captured batch's file lies.
+    findings
+        Recorded findings; a failure that they explain is KNOWN.
+    watch
+        Entered around the calls of the subject, not around the truth and the comparison.
+    isolate
+        Judges a case in a process of its own; used where the backend asks for it, or a finding says that the case may
+        end the process.
+
+    Returns
+    -------
+    Run
+        UNSUPPORTED with the subject's reason, or ERROR with the traceback where the subject or its adapter raised.
+
+    Raises
+    ------
+    CaseError
+        If the case does not materialise.
+    """
+    problem: Problem | None = None
+    start = time.perf_counter()
+    try:
+        with watch(case), _quiet():
+            support = subject.backend.supports(case)
+            if not support:
+                return Run(case, subject.name, Verdict(Status.UNSUPPORTED, reason=support.reason or "no reason given"))
+            problem = materialise(case, folder)
+            relevant = tuple(finding for finding in findings if finding.concerns(subject.name, subject.versions))
+            if isolate is not None and (
+                isolation(subject.backend, case) or any(f.dangerous and f.holds(problem) for f in relevant)
+            ):
+                verdict = isolate(case, subject.name, folder)
+                return _explained(Run(case, subject.name, verdict, problem), relevant)
+            arithmetic = subject.backend.arithmetic(case)
+            start = time.perf_counter()
+            outcome = subject.backend.run(problem)
+    except CaseError:
+        raise
+    except Exception:
+        return Run(case, subject.name, Verdict(Status.ERROR, reason=traceback.format_exc(limit=-12)), problem)
+    ran = time.perf_counter()
+    verdict = judge(problem, arithmetic, outcome)
+    judged = time.perf_counter()
+    result = Run(case, subject.name, verdict, problem, arithmetic, outcome, (), ran - start, judged - ran)
+    return _explained(result, relevant)
+
+
+def _explained(result: Run, findings: tuple[Finding, ...]) -> Run:
+    if result.problem is None or result.verdict.status not in FAILURES:
+        return result
+    verdict, names = explain(findings, result.problem, result.verdict)
+    return replace(result, verdict=verdict, findings=names)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No NumPy or Python warning of a subject becomes an error: Triton's interpreter warns of an overflow in fp32."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
