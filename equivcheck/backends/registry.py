@@ -22,6 +22,7 @@ from equivcheck.backends.protocol import Backend, BackendUnavailable
 ENTRY_POINT_GROUP = "equivcheck.backends"
 
 BUILT_IN = {
+    "triton": "equivcheck.backends.triton:TritonBackend",
     "torch": "equivcheck.backends.torch_embedding_bag:TorchEmbeddingBag",
     "fbgemm-cpu": "equivcheck.backends.fbgemm:FbgemmCpu",
     "fbgemm-cuda": "equivcheck.backends.fbgemm:FbgemmCuda",
