@@ -15,7 +15,7 @@ import numpy as np
 from equivcheck.arithmetic import Arithmetic
 from equivcheck.backends.protocol import Backend, isolation
 from equivcheck.case import Case, CaseError
-from equivcheck.compare import judge
+from equivcheck.compare import TRUSTED_TENSORS, judge
 from equivcheck.findings import FAILURES, Finding, explain
 from equivcheck.outcome import Outcome
 from equivcheck.problem import Problem, materialise
@@ -75,6 +75,17 @@ class Run:
     def right(self) -> bool:
         """Whether the subject ran and nothing was wrong: the runs whose results may be compared with others'."""
         return self.verdict.status in (Status.PASSED, Status.MISTRUSTED)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every judged element had one allowed value: then every right kernel gives the same bits."""
+        sums = (report for report in self.verdict.reports if report.tensor in TRUSTED_TENSORS)
+        return self.right and all(report.exact == report.judged for report in sums)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the subject declares that another run gives the same bits, and was right in this one."""
+        return self.right and self.arithmetic is not None and self.arithmetic.deterministic
 
 
 def run(

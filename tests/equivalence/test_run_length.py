@@ -1,0 +1,20 @@
+"""Run length: runs of every length around the thresholds at which kernels change their way.
+
+Sees short and long paths that disagree, an off-by-one at the threshold, a run cut in two.
+"""
+
+import strategies
+from equivcheck.case import Case
+from equivcheck.engine import Check, property_
+
+
+@property_(strategies.run_length_cases, examples=2)
+def test_run_length(case: Case, check: Check) -> None:
+    """Each row gets exactly one update a step, from its whole run, whatever its length."""
+    check(case)
+
+
+@property_(strategies.traffic_cases)
+def test_many_runs(case: Case, check: Check) -> None:
+    """Each row gets exactly one update a step, also where several hundred runs are long at once."""
+    check(case)
