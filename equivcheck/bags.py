@@ -53,7 +53,8 @@ def bags_of(case: Case, order: npt.NDArray[np.int64], captured: CapturedBatch | 
     Rows are clipped to the table, except where the table has none: then every lookup is out of bounds by intent.
     """
     features = [case.features[i] for i in order]
-    rows = [case.table_shapes[case.tables[i]][0] for i in order]
+    tables, shapes = case.tables, case.table_shapes
+    rows = [shapes[tables[i]][0] for i in order]
     if captured is not None:
         return _captured(captured, rows)
     return tuple(

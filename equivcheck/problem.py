@@ -163,7 +163,8 @@ def materialise(case: Case, folder: Path | None = None, limit: int = DEFAULT_LIM
     """
     _check_size(case, limit)
     order = w.permutation(case.feature_order, len(case.features))
-    tables = tuple(case.tables[i] for i in order)
+    numbered, shapes = case.tables, case.table_shapes
+    tables = tuple(numbered[i] for i in order)
     captured = None
     if case.captured is not None:
         if folder is None:
@@ -178,7 +179,7 @@ def materialise(case: Case, folder: Path | None = None, limit: int = DEFAULT_LIM
     return Problem(
         case=case,
         feature_tables=tables,
-        dims=tuple(case.table_shapes[t][1] for t in tables),
+        dims=tuple(shapes[t][1] for t in tables),
         frozen=tuple(case.features[i].frozen for i in order),
         initial=initial,
         batches=batches,
@@ -227,10 +228,11 @@ def _output_shape(
 
 
 def _check_size(case: Case, limit: int) -> None:
-    table = sum(rows * dim for rows, dim in case.table_shapes)
+    shapes = case.table_shapes
+    table = sum(rows * dim for rows, dim in shapes)
     state = 0 if case.optimizer.kind is OptimizerKind.SGD else (2 if case.optimizer.is_adam else 1)
     most_bags = max(sum(b.copies for b in f.bags) + (f.traffic.bags if f.traffic else 0) for f in case.features)
-    dims = sum(case.table_shapes[t][1] for t in case.tables)
+    dims = sum(shapes[t][1] for t in case.tables)
     rows = case.lookups if case.pooling is Pooling.NONE else most_bags
     # 8 bytes an index, offset or fp64 value while tables are made; 4 a state's and a gradient's element.
     need = table * (8 + 4 * state) + len(case.steps) * (case.lookups * 24 + most_bags * len(case.features) * 16)

@@ -48,9 +48,11 @@ _NO_FAULTS = (BoundsCheck.NONE,)
 _WEIGHTED = (DType.FP32, DType.FP16)
 _EXACT = (Recipe.EXACT, Recipe.REVEALING, Recipe.CANCELLING)
 
+_POISON = tuple((place, value) for place in Place for value in Special)
+
 ANY = Menu(
-    poison=(*(None,) * 12, (Place.UNTOUCHED_ROWS, Special.NAN), (Place.TOUCHED_ROW, Special.INF)),
-    forced=(*(None,) * len(forced.PAIRS), *forced.PAIRS),
+    poison=(*(None,) * 6 * len(_POISON), *_POISON),
+    forced=(*(None,) * len(forced.PAIRS), *forced.PAIRS, *forced.RARE),
 )
 """Everything, half of it with a forced pair."""
 _PLAIN = Menu(
@@ -112,7 +114,7 @@ STOCHASTIC = replace(
 NONFINITE = replace(
     _PLAIN,
     name="nonfinite",
-    poison=tuple((place, value) for place in Place for value in Special),
+    poison=_POISON,
     recipes=(Recipe.EXACT, Recipe.SMOOTH),
     weighted=(None, None, *_WEIGHTED),
 )

@@ -154,7 +154,7 @@ _DATA = {
         weights=_ANYTHING,
         gradient=_ANYTHING,
         per_sample_weights=_ANYTHING,
-        state=(*_ZEROS, *_SMOOTH, *_EXTREME),
+        state=(*_ZEROS, *_ANYTHING),
         learning_rates=LEARNING_RATES,
         eps=EPS,
     ),

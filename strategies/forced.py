@@ -6,9 +6,10 @@ from collections.abc import Container
 from itertools import product
 from typing import Any
 
-from equivcheck.axes import RUN_CLASSES
+from equivcheck.axes import DISTINCT_ROWS, RUN_CLASSES
 from equivcheck.case import BoundsCheck, Decay, Distribution, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
+from strategies.data import Recipe
 from strategies.menu import UPDATING, BagKind, Forced, Sharing
 
 _NARROW = (DType.FP16, DType.BF16)
@@ -114,6 +115,24 @@ def _weighted_repeats() -> tuple[Forced, ...]:
     return tuple(result)
 
 
+def _rare() -> tuple[Forced, ...]:
+    """Single edges that several axes have to agree on, so that chance alone hardly meets them."""
+    cyclic: dict[str, Container[Any]] = {
+        "kinds": (BagKind.TRAFFIC,),
+        "distributions": (Distribution.CYCLIC,),
+        "ranks": (0, 1),
+        "feature_counts": (0,),
+    }
+    distinct = range(DISTINCT_ROWS[0], DISTINCT_ROWS[-1] + 1)
+    return (
+        _forced("distinct rows", rows=distinct, traffic_bags=range(1025, 4097), traffic_lengths=(1,), **cyclic),
+        _forced("many hot rows", rows=(200,), traffic_bags=(4096,), traffic_lengths=(2,), **cyclic),
+        *(_forced("N", traffic_bags=range(2, 4098), traffic_lengths=(1,), **cyclic),) * 3,
+        *(_forced("values", recipes=(Recipe.ANY,)),) * 6,
+        *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), feature_counts=(0,)),) * 2,
+    )
+
+
 STOCHASTIC = _stochastic()
 BOUNDS = _bounds()
 MEAN = _mean()
@@ -121,5 +140,6 @@ DECAY = _decay()
 UNSORTED = _unsorted()
 NARROW_TABLES = _narrow_tables()
 WEIGHTED_REPEATS = _weighted_repeats()
+RARE = _rare()
 PAIRS = (*STOCHASTIC, *BOUNDS, *MEAN, *DECAY, *UNSORTED, *NARROW_TABLES, *WEIGHTED_REPEATS)
 """All that docs/generation.md asks for."""

@@ -104,7 +104,9 @@ class Menu:
     feature_counts: tuple[int, ...] = (*(0,) * 150, *axes.FEATURES[2:])
     dims: tuple[tuple[int, ...], ...] = (QUAD_DIMS, ANY_DIMS)
     widest: tuple[int, ...] = (*(2**31,) * 15, 31)
-    rows: tuple[int, ...] = ascending(axes.ROWS[1:], (3, 5, 100, 128, 300), (1, 2, 2, 3, 3, 5, 10, 16))
+    rows: tuple[int, ...] = ascending(
+        (*axes.ROWS[1:], *axes.DISTINCT_ROWS), (3, 5, 100, 128, 200, 300), (1, 2, 2, 3, 3, 5, 10, 16)
+    )
     rowless: tuple[bool, ...] = (*(False,) * 12, True)
     sharing: tuple[Sharing, ...] = (*(Sharing.NEVER,) * 10, *(Sharing.MAYBE,) * 4, Sharing.SURELY, Sharing.UNSORTED)
     ranks: tuple[int, ...] = (*(0,) * 6, 1, 2, 3, 8)

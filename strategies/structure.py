@@ -50,7 +50,7 @@ class Plan:
 
 def features(chooser: Chooser, plan: Plan, budget: Budget) -> tuple[Feature, ...]:
     """Features of a case; shrinks towards one table of one row and one column without bags."""
-    drawing = _Drawing(chooser, plan, budget.divided(max(1, plan.feature_count)))
+    drawing = _Drawing(chooser, plan, budget)
     drawn = chooser.several(drawing.feature, plan.features_most, _MORE_FEATURES, least=1)
     return _repeated(_shared([f for f in drawn if f is not None], plan), plan)
 
@@ -166,7 +166,7 @@ class _Drawing:
 
     def _traffic(self) -> Traffic:
         plan = self._plan
-        most = min(self._work // (3 * self._dim), self._output // self._sum_of_dims, self._lookups)
+        most = min(self._work // (2 * self._dim), self._output // self._sum_of_dims, self._lookups)
         bags = draw_up_to(plan.traffic_bags, self._chooser, most)
         length = draw_up_to(plan.traffic_lengths, self._chooser, most // bags)
         ragged = self._choose((False, True))

@@ -67,7 +67,7 @@ class _Drawing:
         pooling = self._lean("pooling", menu.pooling)
         if ranks and pooling is Pooling.NONE:  # a variable batch without pooling has no output
             pooling = Pooling.SUM
-        recipe = self._choose(menu.recipes)
+        recipe = self._draw("recipes", menu.recipes)
         drawn = self._features(budget, ranks, pooling, recipe)
         values = recipe.data
         optimizer = self._optimizer(values)
@@ -126,6 +126,9 @@ class _Drawing:
         count = self._draw("feature_counts", menu.feature_counts)
         hot = self._draw("hot", menu.hot)
         size = self._choose(_SIZES)
+        sharing = self._draw("sharing", menu.sharing)
+        # What is repeated, or added to share a table for sure, is paid for beforehand.
+        each = budget.divided(max(1, count) * (3 if sharing in (Sharing.SURELY, Sharing.UNSORTED) else 1))
         plan = Plan(
             dims=Axis(dims, bisect_left(dims, values.least_dim)) if dims[-1] >= values.least_dim else Axis(dims),
             rows=self._axis("rows", menu.rows),
@@ -136,11 +139,11 @@ class _Drawing:
             traffic_lengths=self._axis("traffic_lengths", menu.traffic_lengths),
             distributions=self._axis("distributions", menu.distributions),
             frozen=Axis(menu.frozen),
-            sharing=self._draw("sharing", menu.sharing),
+            sharing=sharing,
             features_most=menu.features_most,
             feature_count=count,
             ranks=ranks,
-            hot=hot if 2 * hot * max(1, count) <= budget.work else 0,
+            hot=hot if 2 * hot <= each.work else 0,
             widest=self._draw("widest", menu.widest),
             rowless=self._choose(menu.rowless),
             one_dim=pooling is Pooling.NONE,
@@ -149,7 +152,7 @@ class _Drawing:
             most_lookups=values.most_lookups,
         )
         whole = count or hot or "kinds" in self._pins or len(menu.kinds) == 1
-        drawn = features(self._chooser, plan, budget if whole else budget.divided(size))
+        drawn = features(self._chooser, plan, each if whole else each.divided(size))
         if self._choose(menu.empty):
             return tuple(_without_lookups(feature) for feature in drawn)
         if Case(features=drawn, ranks=ranks).lookups:

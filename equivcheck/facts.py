@@ -1,0 +1,344 @@
+"""What is special about a case, computed once: numbers, choices and flags that traits ask for and coverage counts."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from equivcheck import words as w
+from equivcheck.bags import FeatureBags, bags_of
+from equivcheck.captured import CapturedBatch
+from equivcheck.case import Call, Case, IndexFault, OptimizerKind, PerSampleWeights
+from equivcheck.problem import Problem
+
+HOT_RUN = 33
+"""A row is hot from this run length on: longer than a warp."""
+MANY_ROWS = 1000
+
+
+class Number(enum.StrEnum):
+    """Axes with numbers. A case may have several at once: one run length for each row."""
+
+    RUN = "run"
+    LOOKUPS = "lookups"
+    BAG = "bag"
+    BATCH = "batch"
+    FEATURES = "features"
+    TABLES = "tables"
+    ROWS = "rows"
+    DIM = "dim"
+    DIM_RATIO = "dim ratio"
+    DISTINCT_ROWS = "distinct rows"
+    HOT_ROWS = "hot rows"
+    ROW_ID = "row id"
+    TABLE_ELEMENTS = "table elements"
+    RANKS = "ranks"
+    STEPS = "steps"
+    ADAM_STEP = "adam step"
+    LEARNING_RATE = "learning rate"
+    EPS = "eps"
+    WEIGHT_DECAY = "weight decay"
+
+
+class Choice(enum.StrEnum):
+    """Axes with named options."""
+
+    WEIGHTS = "weights"
+    OUTPUT = "output"
+    ACCUMULATION = "accumulation"
+    INDICES = "indices"
+    POOLING = "pooling"
+    PSW = "psw"
+    OPTIMIZER = "optimizer"
+    DECAY = "decay"
+    ROUNDING = "rounding"
+    BOUNDS = "bounds"
+    INDEX_FAULT = "index fault"
+    OFFSET_FAULT = "offset fault"
+    CALL = "call"
+    POISON = "poison"
+    POISON_VALUE = "poison value"
+    REGIME_WEIGHTS = "regime weights"
+    REGIME_GRADIENT = "regime gradient"
+    REGIME_STATE = "regime state"
+    REGIME_PSW = "regime psw"
+    LAYOUT_INDICES = "layout indices"
+    LAYOUT_OFFSETS = "layout offsets"
+    LAYOUT_PSW = "layout psw"
+    LAYOUT_GRADIENT = "layout gradient"
+    DISTRIBUTION = "distribution"
+    MAP = "map"
+
+
+class Flag(enum.StrEnum):
+    """What a case has or has not. The map is each feature's table, in the order of the call."""
+
+    SHARING = "sharing"
+    UNSORTED_MAP = "unsorted map"
+    UNSORTED_SHARING = "unsorted sharing"
+    INTERLEAVED_SHARING = "interleaved sharing"
+    TABLE_WITHOUT_ROWS = "table without rows"
+    FIRST_TABLE_WITHOUT_ROWS = "first table without rows"
+    MIDDLE_TABLE_WITHOUT_ROWS = "middle table without rows"
+    LAST_TABLE_WITHOUT_ROWS = "last table without rows"
+    ALL_TABLES_WITHOUT_ROWS = "all tables without rows"
+    LOOKUP_WITHOUT_ROWS = "lookup into a table without rows"
+    BAG_EMPTY = "bag empty"
+    FIRST_BAG_EMPTY = "first bag empty"
+    MIDDLE_BAG_EMPTY = "middle bag empty"
+    LAST_BAG_EMPTY = "last bag empty"
+    ALL_BAGS_EMPTY = "all bags empty"
+    RAGGED = "ragged feature"
+    UNEVEN_BAG = "bag length not a power of two"
+    FEATURE_WITHOUT_LOOKUPS = "feature without lookups"
+    REPEATED = "row repeated"
+    REPEATED_IN_BAG = "row repeated in a bag"
+    IN_SEVERAL_BAGS = "row in several bags"
+    IN_SEVERAL_FEATURES = "row in several features"
+    LONG_AND_SHORT_RUNS = "long and short runs"
+    EVERY_ROW_TOUCHED = "every row touched"
+    ONE_OF_MANY_TOUCHED = "one of many rows touched"
+    LAST_ROW_TOUCHED = "last row touched"
+    MIXED_DIMS = "mixed dims"
+    DIMS_ASCENDING = "wider table after a narrower"
+    DIMS_DESCENDING = "narrower table after a wider"
+    DIM_NOT_MULTIPLE_OF_4 = "dim not multiple of 4"
+    PSW = "psw"
+    PSW_GRADIENT = "psw gradient"
+    VBE = "vbe"
+    EMPTY_RANK = "empty rank"
+    FEATURE_EMPTY_IN_RANK = "feature empty in a rank"
+    FROZEN = "frozen feature"
+    TRAFFIC = "traffic"
+    CAPTURED = "captured"
+    BACKWARD = "backward"
+    STATE = "optimizer state"
+    INDEX_OUT_OF_BOUNDS = "index out of bounds"
+    PRUNED = "pruned index"
+    MALFORMED_OFFSETS = "malformed offsets"
+    FIRST_OFFSET_MALFORMED = "first offset malformed"
+    LAST_OFFSET_MALFORMED = "last offset malformed"
+    LATER_STEP_SHIFTED = "later step shifted"
+    LATER_STEP_SMALLER = "later step smaller"
+    RATE_CHANGES = "learning rate changes between steps"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Numbers, choices and flags of one case.
+
+    Run lengths and sizes are those of the case's bags as they are listed: before indices out of bounds are written
+    over them, and before a step shifts or shortens them.
+    """
+
+    numbers: dict[Number, tuple[float, ...]]
+    choices: dict[Choice, tuple[str, ...]]
+    flags: frozenset[Flag]
+
+
+def facts(case: Case, problem: Problem | None = None) -> Facts:
+    """Facts of a case; 0.1 ms typically. A captured batch needs its `problem`, which holds the arrays."""
+    order = w.permutation(case.feature_order, len(case.features))
+    captured = None
+    if case.captured is not None:
+        if problem is None:
+            raise ValueError("the case names a captured batch; give its problem, which holds the arrays")
+        batch = problem.batches[0]
+        captured = CapturedBatch(batch.indices.astype(np.int64), batch.offsets.astype(np.int64))
+    features = bags_of(case, order, captured)
+    numbered = case.tables
+    tables = [numbered[i] for i in order]
+    numbers: dict[Number, tuple[float, ...]] = {}
+    flags = {*_structure(case, tables, features), *_lookups(case, tables, features, numbers), *_settings(case)}
+    _sizes(case, features, numbers)
+    return Facts(numbers, _choices(case, tables), frozenset(flags))
+
+
+def _sizes(case: Case, features: tuple[FeatureBags, ...], numbers: dict[Number, tuple[float, ...]]) -> None:
+    shapes = case.table_shapes
+    bags = {len(f.lengths) for f in features}
+    dims = {dim for _, dim in shapes}
+    optimizer = case.optimizer
+    numbers |= {
+        Number.BATCH: tuple(bags) if case.ranks else (max(bags),),
+        Number.FEATURES: (len(features),),
+        Number.TABLES: (len(shapes),),
+        Number.ROWS: tuple({rows for rows, _ in shapes}),
+        Number.DIM: tuple(dims),
+        Number.DIM_RATIO: (max(dims) / min(dims),),
+        Number.TABLE_ELEMENTS: (max(rows * dim for rows, dim in shapes),),
+        Number.RANKS: (case.ranks,),
+        Number.STEPS: (len(case.steps),),
+        Number.ADAM_STEP: (optimizer.step,) if optimizer.is_adam else (),
+        Number.LEARNING_RATE: (optimizer.learning_rate,),
+        Number.EPS: (optimizer.eps,) if _has_state(case) else (),
+        Number.WEIGHT_DECAY: (optimizer.weight_decay,),
+    }
+
+
+def _structure(case: Case, tables: list[int], features: tuple[FeatureBags, ...]) -> Iterator[Flag]:
+    """Of maps, tables, bags and ranks."""
+    unsorted = tables != sorted(tables)
+    shared = len(set(tables)) < len(tables)
+    changes = sum(a != b for a, b in pairwise(tables)) + 1
+    rows, dims = zip(*case.table_shapes, strict=True)
+    without = [count == 0 for count in rows]
+    padded = max(len(f.lengths) for f in features) if not case.ranks else 0
+    lengths = [f.lengths for f in features]
+    empty = [bool((part == 0).any()) or len(part) < padded for part in lengths]
+    uneven = any(bool((part & (part - 1)).any()) for part in lengths)
+    yield from _of(
+        (Flag.SHARING, shared),
+        (Flag.UNSORTED_MAP, unsorted),
+        (Flag.UNSORTED_SHARING, shared and unsorted),
+        (Flag.INTERLEAVED_SHARING, changes > len(set(tables))),
+        (Flag.TABLE_WITHOUT_ROWS, any(without)),
+        (Flag.FIRST_TABLE_WITHOUT_ROWS, without[0]),
+        (Flag.MIDDLE_TABLE_WITHOUT_ROWS, any(without[1:-1])),
+        (Flag.LAST_TABLE_WITHOUT_ROWS, without[-1]),
+        (Flag.ALL_TABLES_WITHOUT_ROWS, all(without)),
+        (Flag.BAG_EMPTY, any(empty)),
+        (Flag.FIRST_BAG_EMPTY, any(len(part) and part[0] == 0 for part in lengths)),
+        (Flag.MIDDLE_BAG_EMPTY, any(bool((part[1:-1] == 0).any()) for part in lengths)),
+        (Flag.LAST_BAG_EMPTY, any(len(part) < padded or (len(part) and part[-1] == 0) for part in lengths)),
+        (Flag.ALL_BAGS_EMPTY, any(empty) and not any(len(f.rows) for f in features)),
+        (Flag.RAGGED, any(len(part) > 1 and part.min() != part.max() for part in lengths)),
+        (Flag.UNEVEN_BAG, uneven),
+        (Flag.FEATURE_WITHOUT_LOOKUPS, any(len(f.rows) == 0 for f in features)),
+        (Flag.MIXED_DIMS, len(set(dims)) > 1),
+        (Flag.DIMS_ASCENDING, any(a < b for a, b in pairwise(dims))),
+        (Flag.DIMS_DESCENDING, any(a > b for a, b in pairwise(dims))),
+        (Flag.DIM_NOT_MULTIPLE_OF_4, any(dim % 4 for dim in dims)),
+        (Flag.VBE, case.ranks > 0),
+    )
+    if case.bad_offsets:
+        bags = sum(map(len, lengths)) if case.ranks else padded * len(lengths)
+        positions = {bad.position % (bags + 1) for bad in case.bad_offsets}
+        yield from _of((Flag.FIRST_OFFSET_MALFORMED, 0 in positions), (Flag.LAST_OFFSET_MALFORMED, bags in positions))
+    if case.ranks:
+        sizes = np.asarray([f.rank_sizes(case.ranks) for f in features])
+        yield from _of(
+            (Flag.EMPTY_RANK, bool((sizes.sum(axis=0) == 0).any())),
+            (Flag.FEATURE_EMPTY_IN_RANK, bool((sizes == 0).any())),
+        )
+
+
+def _lookups(
+    case: Case, tables: list[int], features: tuple[FeatureBags, ...], numbers: dict[Number, tuple[float, ...]]
+) -> Iterator[Flag]:
+    """Of runs and of rows. Lookups are sorted by table and row: what is equal to its neighbour belongs to one run."""
+    counts = [rows for rows, _ in case.table_shapes]
+    rows = np.concatenate([f.rows for f in features])
+    lengths = np.concatenate([f.lengths for f in features])
+    numbers[Number.LOOKUPS] = (len(rows),)
+    numbers[Number.BAG] = _distinct(lengths)
+    if not len(rows):
+        numbers[Number.DISTINCT_ROWS] = numbers[Number.HOT_ROWS] = (0,)
+        return
+    per_feature = [len(f.rows) for f in features]
+    table_of = np.repeat(np.asarray(tables), per_feature)
+    stride = int(rows.max()) + 1
+    keys = table_of * stride + rows
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    ends = np.flatnonzero(keys[1:] != keys[:-1])
+    runs = np.diff(ends, prepend=-1, append=len(keys) - 1)
+    touched = keys[np.append(ends, len(keys) - 1)] // stride
+    distinct = np.bincount(touched, minlength=len(counts)).tolist()
+    numbers[Number.RUN] = _distinct(runs)
+    numbers[Number.DISTINCT_ROWS] = (len(runs),)
+    numbers[Number.HOT_ROWS] = (int((runs >= HOT_RUN).sum()),)
+    numbers[Number.ROW_ID] = (stride - 1,)
+    yield from _of(
+        (Flag.LOOKUP_WITHOUT_ROWS, any(n and not counts[t] for n, t in zip(per_feature, tables, strict=True))),
+        (Flag.LONG_AND_SHORT_RUNS, bool(runs.max() >= HOT_RUN and runs.min() <= 2)),
+        (Flag.EVERY_ROW_TOUCHED, any(n > 1 and n == count for n, count in zip(distinct, counts, strict=True))),
+        (Flag.ONE_OF_MANY_TOUCHED, any(n == 1 and c >= MANY_ROWS for n, c in zip(distinct, counts, strict=True))),
+        (Flag.LAST_ROW_TOUCHED, bool((np.asarray(counts)[table_of] - 1 == rows).any())),
+    )
+    if len(runs) < len(keys):
+        # The sort is stable, so that lookups of one row stay in the order of bags, and those of features.
+        repeats = keys[1:] == keys[:-1]
+        bag_of = np.repeat(np.arange(len(lengths)), lengths)[order]
+        feature_of = np.repeat(np.arange(len(features)), per_feature)[order]
+        yield from _of(
+            (Flag.REPEATED, True),
+            (Flag.REPEATED_IN_BAG, bool((repeats & (bag_of[1:] == bag_of[:-1])).any())),
+            (Flag.IN_SEVERAL_BAGS, bool((repeats & (bag_of[1:] != bag_of[:-1])).any())),
+            (Flag.IN_SEVERAL_FEATURES, bool((repeats & (feature_of[1:] != feature_of[:-1])).any())),
+        )
+
+
+def _settings(case: Case) -> Iterator[Flag]:
+    """Of everything that is not structure."""
+    psw, later = case.per_sample_weights, case.steps[1:]
+    faults = {bad.fault for bad in case.bad_indices}
+    rates = {case.optimizer.learning_rate if s.learning_rate is None else s.learning_rate for s in case.steps}
+    return _of(
+        (Flag.PSW, psw is not None),
+        (Flag.PSW_GRADIENT, psw is not None and psw.gradient),
+        (Flag.FROZEN, any(f.frozen for f in case.features)),
+        (Flag.TRAFFIC, any(f.traffic is not None for f in case.features)),
+        (Flag.CAPTURED, case.captured is not None),
+        (Flag.BACKWARD, case.call is not Call.FORWARD_ONLY),
+        (Flag.STATE, _has_state(case)),
+        (Flag.INDEX_OUT_OF_BOUNDS, bool(faults - {IndexFault.PRUNED})),
+        (Flag.PRUNED, IndexFault.PRUNED in faults),
+        (Flag.MALFORMED_OFFSETS, bool(case.bad_offsets)),
+        (Flag.LATER_STEP_SHIFTED, any(step.shift for step in later)),
+        (Flag.LATER_STEP_SMALLER, any(step.bags is not None for step in later)),
+        (Flag.RATE_CHANGES, len(rates) > 1),
+    )
+
+
+def _choices(case: Case, tables: list[int]) -> dict[Choice, tuple[str, ...]]:
+    psw, layouts = case.per_sample_weights, case.layouts
+    chosen = {
+        Choice.WEIGHTS: (case.weights,),
+        Choice.OUTPUT: (case.output,),
+        Choice.ACCUMULATION: (case.accumulation,),
+        Choice.INDICES: (case.indices,),
+        Choice.POOLING: (case.pooling,),
+        Choice.PSW: (psw.dtype if psw is not None else "none",),
+        Choice.OPTIMIZER: (case.optimizer.kind,),
+        Choice.DECAY: (case.optimizer.decay,),
+        Choice.ROUNDING: (case.rounding,),
+        Choice.BOUNDS: (case.bounds_check,),
+        Choice.INDEX_FAULT: tuple({bad.fault for bad in case.bad_indices}),
+        Choice.OFFSET_FAULT: tuple({bad.fault for bad in case.bad_offsets}),
+        Choice.CALL: (case.call,),
+        Choice.POISON: tuple({poison.place for poison in case.poison}),
+        Choice.POISON_VALUE: tuple({poison.value for poison in case.poison}),
+        Choice.REGIME_WEIGHTS: (case.weight_values.regime,),
+        Choice.REGIME_GRADIENT: (case.gradient_values.regime,),
+        Choice.REGIME_STATE: (case.state_values.regime,) if _has_state(case) else (),
+        Choice.REGIME_PSW: _regime(psw),
+        Choice.LAYOUT_INDICES: (layouts.indices,),
+        Choice.LAYOUT_OFFSETS: (layouts.offsets,),
+        Choice.LAYOUT_PSW: (layouts.per_sample_weights,) if psw is not None else (),
+        Choice.LAYOUT_GRADIENT: (layouts.gradient,),
+        Choice.DISTRIBUTION: tuple({f.traffic.distribution for f in case.features if f.traffic is not None}),
+        Choice.MAP: (str(tables).replace(" ", ""),) if len(tables) <= 4 else (),
+    }
+    return {axis: tuple(str(option) for option in options) for axis, options in chosen.items()}
+
+
+def _regime(psw: PerSampleWeights | None) -> tuple[str, ...]:
+    return () if psw is None else (psw.values.regime,)
+
+
+def _has_state(case: Case) -> bool:
+    return case.optimizer.kind is not OptimizerKind.SGD
+
+
+def _distinct(counts: npt.NDArray[np.int64]) -> tuple[float, ...]:
+    return tuple(np.unique(counts).tolist())
+
+
+def _of(*flags: tuple[Flag, bool]) -> Iterator[Flag]:
+    return (flag for flag, holds in flags if holds)
