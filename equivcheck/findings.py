@@ -20,7 +20,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from equivcheck.case import Case, CaseError
+from equivcheck.facts import facts
 from equivcheck.problem import Problem
+from equivcheck.traits import TraitError, holds, trait
 from equivcheck.verdict import Discrepancy, Status, Symptom, Tensor, Verdict
 
 FORMAT_VERSION = 1
@@ -85,7 +87,6 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     contract: Sentence
     cause: Cause
     case: dict[str, Any]
-    without: tuple[str, ...] = ()
     signs: tuple[Sign, ...] = ()
     ends: tuple[Status, ...] = ()
 
@@ -101,8 +102,8 @@ class Finding(msgspec.Struct, frozen=True):
         Pattern of the subjects that have it, such as `fbgemm-cpu*`.
     versions
         Per package, the range of versions that have it, such as `==1.8.*`.
-    traits, without
-        Names of traits that a case must have, and may not have, to be hit.
+    traits
+        Names of traits that a case must have, all of them, to be hit (`equivcheck.traits`).
     signs
         How it shows in a verdict.
     ends
@@ -117,8 +118,7 @@ class Finding(msgspec.Struct, frozen=True):
     title: str
     subject: str
     versions: dict[str, str]
-    traits: frozenset[str]
-    without: frozenset[str]
+    traits: tuple[str, ...]
     signs: tuple[Sign, ...]
     ends: tuple[Status, ...]
     contract: str
@@ -138,10 +138,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     def holds(self, problem: Problem) -> bool:
         """Whether the problem meets the finding's condition."""
-        from equivcheck.traits import traits
-
-        names = traits(problem)
-        return self.traits <= names and not self.without & names
+        return holds(self.traits, facts(problem.case, problem))
 
     def shows(self, discrepancy: Discrepancy) -> bool:
         """Whether a discrepancy is one of its signs."""
@@ -214,7 +211,9 @@ def load_finding(path: Path) -> Finding:
         case = Case.from_builtins(document.case)
         for wanted in document.versions.values():
             SpecifierSet(wanted)
-    except (OSError, msgspec.DecodeError, CaseError, InvalidSpecifier, UnicodeDecodeError) as error:
+        for name in document.traits:
+            trait(name)
+    except (OSError, msgspec.DecodeError, CaseError, InvalidSpecifier, TraitError, UnicodeDecodeError) as error:
         raise FindingError(f"{path} holds no finding: {error}") from None
     if document.equivcheck_finding != FORMAT_VERSION:
         raise FindingError(
@@ -229,8 +228,7 @@ def load_finding(path: Path) -> Finding:
         title=document.title,
         subject=document.subject,
         versions=document.versions,
-        traits=frozenset(document.traits),
-        without=frozenset(document.without),
+        traits=document.traits,
         signs=document.signs,
         ends=document.ends,
         contract=document.contract,

@@ -47,6 +47,8 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         Name of the property, such as `run_length`; empty for a case that was only judged.
     file
         The property's file, relative to the folder that the run started from where it lies below that.
+    witness
+        What the subject was compared with, if it was.
     profile, seed, slice
         From which the case was drawn.
     versions
@@ -60,6 +62,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     subject: str
     property: str = ""
     file: str = ""
+    witness: str = ""
     profile: str = ""
     seed: int | None = None
     slice: int | None = None
@@ -96,7 +99,8 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     def discrepancy(self) -> Discrepancy:
         """The discrepancy that was written."""
         values: dict[str, Any] = msgspec.structs.asdict(self)
-        return Discrepancy(**{name: float(v) if name in _NUMBERS else v for name, v in values.items()})
+        values.update({name: float(values[name]) for name in _NUMBERS})
+        return Discrepancy(**values)
 
 
 _NUMBERS = ("actual", "truth", "low", "high", "error", "bound", "ratio", "ulps")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,9 @@ import numpy as np
 from equivcheck import findings as known
 from equivcheck import runner
 from equivcheck.case import Case
+from equivcheck.coverage import Coverage
 from equivcheck.engine.counts import Counts, add
+from equivcheck.facts import facts
 from equivcheck.findings import FAILURES, Finding
 from equivcheck.formats import AnyArray
 from equivcheck.outcome import Forward, Update
@@ -86,7 +88,7 @@ class Check:
         What is judged.
     witness
         What it is compared with, in a property that asked for one.
-    counts
+    counts, coverage
         Where everything is counted, until the first failure.
     findings
         Recorded faults of the subject.
@@ -99,6 +101,7 @@ class Check:
     counts: Counts
     findings: tuple[Finding, ...]
     guard: Guard
+    coverage: Coverage = field(default_factory=Coverage)
     counting: bool = True
 
     def __call__(self, case: Case) -> Run:
@@ -187,6 +190,11 @@ class Check:
         self.counts.judge_seconds += run.judge_seconds
         for name in run.findings:
             add(self.counts.findings, name)
+        if run.case.captured is not None and run.problem is None:
+            return  # refused, so its lookups were never read
+        judged = run.verdict.status is not Status.UNSUPPORTED
+        paths = run.outcome.paths if run.outcome is not None else ()
+        self.coverage.add(facts(run.case, run.problem), judged=judged, paths=paths)
 
 
 def different(

@@ -82,7 +82,11 @@ class Controller:
         if isinstance(result, ReplayResult):
             self._publish(FindingReplayed(result.finding, result.subject, result.result, result.message))
             return
-        message = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+        message = ""
+        if isinstance(report.longrepr, tuple):
+            message = report.longrepr[2].removeprefix("Skipped: ")
+        elif report.failed and not result.failures:
+            message = report.longreprtext
         node = getattr(report, "node", None)
         self._publish(
             SliceFinished(
@@ -95,6 +99,7 @@ class Controller:
                 failures=tuple(result.failures),
                 witness=result.witness,
                 message=message,
+                coverage=result.coverage,
                 worker="main" if node is None else node.gateway.id,
             )
         )

@@ -52,8 +52,6 @@ class Counts(msgspec.Struct):
         Counts over elements, by tensor.
     shares
         What the properties counted by name.
-    coverage
-        Traits, their pairs and paths of the judged cases.
     subject_seconds, judge_seconds
         Time in the subject, and in the truth and the comparison.
     """
@@ -63,7 +61,6 @@ class Counts(msgspec.Struct):
     findings: dict[str, int] = msgspec.field(default_factory=dict)
     tensors: dict[str, TensorCounts] = msgspec.field(default_factory=dict)
     shares: dict[str, Share] = msgspec.field(default_factory=dict)
-    coverage: dict[str, int] = msgspec.field(default_factory=dict)
     subject_seconds: float = 0.0
     judge_seconds: float = 0.0
 
@@ -96,7 +93,7 @@ class Counts(msgspec.Struct):
 
     def merge(self, other: Counts) -> None:
         """Count all of `other` in."""
-        for name in ("statuses", "unsupported", "findings", "coverage"):
+        for name in ("statuses", "unsupported", "findings"):
             mine: dict[str, int] = getattr(self, name)
             for key, number in getattr(other, name).items():
                 add(mine, key, number)

@@ -47,7 +47,7 @@ class Collected(Event, frozen=True, tag="collected"):
 
 
 class SliceFinished(Event, frozen=True, tag="slice"):
-    """A slice ended. `outcome` is passed, failed or skipped; `message` the reason of the last."""
+    """A slice ended. `outcome` is passed, failed or skipped; `message` says why, unless `failures` do."""
 
     property: str
     subject: str
@@ -59,6 +59,7 @@ class SliceFinished(Event, frozen=True, tag="slice"):
     witness: str = ""
     message: str = ""
     worker: str = ""
+    coverage: dict[str, Any] = {}
 
 
 class CaseEnded(Event, frozen=True, tag="ended"):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from equivcheck.case import Case
+from equivcheck.coverage import Coverage
 from equivcheck.engine.check import CaseFailed, Check, NotJudged, describe, failure_type
 from equivcheck.engine.counts import Counts, add
 from equivcheck.engine.failures import Failure, Told, tell
@@ -34,6 +35,7 @@ class SliceResult(msgspec.Struct, tag_field="kind", tag="slice"):
     counts: Counts
     witness: str = ""
     failures: list[Told] = []
+    coverage: dict[str, Any] = {}
 
 
 class ReplayResult(msgspec.Struct, tag_field="kind", tag="finding"):
@@ -48,14 +50,15 @@ class ReplayResult(msgspec.Struct, tag_field="kind", tag="finding"):
 def run_slice(declared: Property, part: Slice, item: pytest.Item) -> None:
     """Run one slice as a pytest item. Fails, with one block of text a symptom, or skips if nothing was supported."""
     worker = worker_of(item.config)
+    result = SliceResult(declared.name, part.subject, part.number, Counts(), part.witness or "")
+    item.stash[RESULT] = result
     broken = worker.roster.broken
     for name in filter(None, (part.subject, part.witness)):
         if name in broken:
             pytest.fail(f"{name} does not work here: {broken[name]}", pytrace=False)
-    result = SliceResult(declared.name, part.subject, part.number, Counts(), part.witness or "")
-    item.stash[RESULT] = result
     hunt = _Hunt(declared, part, worker, item.nodeid, result.counts)
     hunt.run()
+    result.coverage = hunt.coverage.to_builtins()
     for failure in hunt.failures.values():
         add(result.counts.statuses, failure.last[1].verdict.status.value)
         result.failures.append(hunt.tell(failure))
@@ -77,6 +80,7 @@ class _Hunt:
     counts: Counts
     provenance: Provenance = field(init=False)
     failures: dict[str, Failure] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=Coverage)
 
     def run(self) -> None:
         """Draw, run, and shrink. Failures are kept, by symptom, not raised."""
@@ -87,13 +91,16 @@ class _Hunt:
 
         options = self.worker.options
         subject = load_subject(self.part.subject)
-        self.provenance = self.worker.provenance(subject, self.property.name, self.property.file, self.part.number)
+        self.provenance = self.worker.provenance(
+            subject, self.property.name, self.property.file, self.part.number, self.part.witness or ""
+        )
         check = Check(
             subject=subject,
             witness=load_subject(self.part.witness) if self.part.witness else None,
             counts=self.counts,
             findings=self.worker.findings_on(subject),
             guard=JournalGuard(self.worker, self.provenance, self.item),
+            coverage=self.coverage,
         )
 
         def example(case: Case) -> None:

@@ -41,7 +41,7 @@ class RecordedFinding:
         if self.finding.dangerous:
             return isolation.judge(self.finding.case, self.subject, None, worker.options.time_limit)
         subject = load_subject(self.subject)
-        provenance = worker.provenance(subject, "", self.item.path, None)
+        provenance = worker.provenance(subject, "", self.item.path)
         return JournalGuard(worker, provenance, self.item.nodeid).run(self.finding.case, subject, ()).verdict
 
 

@@ -80,12 +80,15 @@ class Worker:
         """The findings that concern a subject."""
         return tuple(f for f in self.findings if f.concerns(subject.name, subject.versions))
 
-    def provenance(self, subject: Subject, property_name: str, file: Path, slice_number: int | None) -> Provenance:
+    def provenance(
+        self, subject: Subject, property_name: str, file: Path, slice_number: int | None = None, witness: str = ""
+    ) -> Provenance:
         """Where the cases of a slice come from."""
         return Provenance(
             subject=subject.name,
             property=property_name,
             file=str(file.relative_to(self.here)) if file.is_relative_to(self.here) else file.name,
+            witness=witness,
             profile=self.options.profile,
             seed=self.options.seed,
             slice=slice_number,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from equivcheck.coverage import Coverage
 from equivcheck.engine.counts import Counts, merged
 from equivcheck.engine.events import (
     AnyEvent,
@@ -33,6 +33,7 @@ class Row:
     skipped: int = 0
     failed: int = 0
     seconds: float = 0.0
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def problem(self) -> str:
@@ -57,6 +58,7 @@ class Summary:
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     slices_done: int = 0
     failures: list[Told] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     earlier: list[Told] = field(default_factory=list)
     replayed: list[FindingReplayed] = field(default_factory=list)
 
@@ -90,20 +92,32 @@ class Summary:
         """Counts of the whole run."""
         return merged(row.counts for row in self.rows.values())
 
-    def by_subject(self) -> Iterator[tuple[str, Counts]]:
-        """Counts of each subject."""
-        for subject in dict.fromkeys(row.subject for row in self.rows.values()):
-            yield subject, merged(row.counts for row in self.rows.values() if row.subject == subject)
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Subjects that were judged, in the order in which they came up."""
+        return tuple(dict.fromkeys(row.subject for row in self.rows.values()))
+
+    def of(self, subject: str) -> tuple[list[Row], Counts, Coverage]:
+        """Rows of a subject, by property, their counts, and their coverage."""
+        rows = sorted((row for row in self.rows.values() if row.subject == subject), key=lambda row: row.name)
+        coverage = Coverage()
+        for row in rows:
+            coverage.merge(row.coverage)
+        return rows, merged(row.counts for row in rows), coverage
 
     def _slice(self, event: SliceFinished) -> None:
         row = self._row(event.property, event.subject)
         row.counts.merge(event.counts)
+        if event.coverage:
+            row.coverage.merge(Coverage.from_builtins(event.coverage))
         row.slices += 1
         row.skipped += event.outcome == "skipped"
         row.failed += event.outcome == "failed"
         row.seconds += event.seconds
         self.slices_done += 1
         self.failures += event.failures
+        if event.outcome == "failed" and event.message:
+            self.messages.append(f"{event.property} on {event.subject}, slice {event.slice}: {event.message}")
 
     def _row(self, property_name: str, subject: str) -> Row:
         return self.rows.setdefault((property_name, subject), Row(property_name, subject))

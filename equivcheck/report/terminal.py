@@ -9,17 +9,24 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from equivcheck.engine.counts import Counts
 from equivcheck.engine.show import number, shares
 from equivcheck.report.summary import Row, Summary
 from equivcheck.verdict import Status
 
 _MOST_REASONS = 6
+_LEAST_WIDTH = 110
+"""Columns of a table with every status; a log has no width of its own."""
+
+_SHORT = {Status.MISTRUSTED: "mistr.", Status.UNSUPPORTED: "unsup.", Status.CRASHED: "crash", Status.TIMEOUT: "time"}
 
 
 def as_text(summary: Summary, width: int) -> list[str]:
     """The summary in plain lines of at most `width` columns."""
     text = io.StringIO()
-    console = Console(file=text, width=max(width, 80), color_system=None, highlight=False)
+    console = Console(
+        file=text, width=max(width, _LEAST_WIDTH), color_system=None, highlight=False, markup=False, emoji=False
+    )
     for part in parts(summary):
         console.print(part)
     return [line.rstrip() for line in text.getvalue().splitlines()]
@@ -27,17 +34,18 @@ def as_text(summary: Summary, width: int) -> list[str]:
 
 def parts(summary: Summary) -> Iterator[RenderableType]:
     """What is printed, in order."""
-    if not summary.rows:
-        return
-    yield _table(list(summary.rows.values()))
-    for subject, counts in summary.by_subject():
+    for subject in summary.subjects:
+        rows, counts, coverage = summary.of(subject)
+        yield _table(subject, rows, counts)
+        if coverage.cases:
+            yield Text(f"coverage: {coverage.line(largest_case(summary))}")
+        for name, share in sorted(counts.shares.items()):
+            yield Text(f"{name}: {share.hits:,} of {share.of:,} ({shares(share.hits, share.of)})")
+        if counts.findings:
+            yield Text(f"findings met: {_most(counts.findings)}")
         if counts.unsupported:
-            yield Text(f"{subject} refused {sum(counts.unsupported.values()):,} cases: {_most(counts.unsupported)}")
-    total = summary.total
-    for name, share in sorted(total.shares.items()):
-        yield Text(f"{name}: {share.hits:,} of {share.of:,} ({shares(share.hits, share.of)})")
-    if total.findings:
-        yield Text(f"findings met: {_most(total.findings)}")
+            yield Text(f"refused: {_most(counts.unsupported)}")
+        yield Text()
     for replayed in summary.replayed:
         if replayed.result != "same":
             yield Text(f"finding {replayed.finding} on {replayed.subject}: {replayed.message}")
@@ -50,27 +58,31 @@ def parts(summary: Summary) -> Iterator[RenderableType]:
         yield Text(problem)
 
 
-def _table(rows: list[Row]) -> Table:
-    statuses = [s for s in Status if any(row.counts.statuses.get(s, 0) for row in rows)]
+def largest_case(summary: Summary) -> int:
+    """Elements of the largest case that the run's profile allows."""
+    from equivcheck.engine.hunt import our_profile
+
+    profile = summary.started.options["profile"] if summary.started is not None else "default"
+    work: int = our_profile(profile).budget.work
+    return work
+
+
+def _table(subject: str, rows: list[Row], total: Counts) -> Table:
+    statuses = [status for status in Status if total.statuses.get(status, 0)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("property", "subject"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("cases", justify="right")
-    for status in statuses:
-        table.add_column(status.value, justify="right")
-    for name in ("trusted", "exact", "undetermined", "error/bound"):
-        table.add_column(name, justify="right")
-    for row in sorted(rows, key=lambda row: (row.subject, row.name)):
-        counts = row.counts.sums
+    table.add_column(subject, no_wrap=True)
+    for name in ("cases", *(_SHORT.get(s, s.value) for s in statuses), "trusted", "exact", "undet.", "err/bound"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, counts in (*((row.name, row.counts) for row in rows), ("all", total)):
+        sums = counts.sums
         table.add_row(
-            row.name,
-            row.subject,
-            f"{row.counts.judged:,}",
-            *(f"{row.counts.statuses.get(status, 0):,}" for status in statuses),
-            shares(counts.trusted, counts.judged),
-            shares(counts.exact, counts.judged),
-            shares(counts.undetermined, counts.judged + counts.undetermined),
-            number(float(f"{counts.worst_ratio:.3g}")),
+            name,
+            f"{counts.judged:,}",
+            *(f"{counts.statuses.get(status, 0):,}" for status in statuses),
+            shares(sums.trusted, sums.judged),
+            shares(sums.exact, sums.judged),
+            shares(sums.undetermined, sums.judged + sums.undetermined),
+            number(float(f"{sums.worst_ratio:.3g}")),
         )
     return table
 
