@@ -67,7 +67,9 @@ def _edges() -> Iterable[Goal]:
     }
     for number, values in sizes.items():
         for value in values:
-            yield Goal(Kind.EDGE, (trait(f"{number}={value}"),), 1 if number is Number.ADAM_STEP else value)
+            # A bag takes room for a lookup and for an output; an optimizer's step count takes none.
+            elements = {Number.ADAM_STEP: 1, Number.BATCH: 2 * value}.get(number, value)
+            yield Goal(Kind.EDGE, (trait(f"{number}={value}"),), elements)
     for name, elements in _THRESHOLDS.items():
         yield Goal(Kind.EDGE, (trait(name),), elements)
     for choice, options in OPTIONS.items():

@@ -129,7 +129,7 @@ def _rare() -> tuple[Forced, ...]:
         _forced("many hot rows", rows=(200,), traffic_bags=(4096,), traffic_lengths=(2,), **cyclic),
         *(_forced("N", traffic_bags=range(2, 4098), traffic_lengths=(1,), **cyclic),) * 3,
         *(_forced("values", recipes=(Recipe.ANY,)),) * 6,
-        *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), feature_counts=(0,)),) * 2,
+        *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), orders=range(1, 12)),) * 6,
     )
 
 

@@ -52,7 +52,7 @@ def features(chooser: Chooser, plan: Plan, budget: Budget) -> tuple[Feature, ...
     """Features of a case; shrinks towards one table of one row and one column without bags."""
     drawing = _Drawing(chooser, plan, budget)
     drawn = chooser.several(drawing.feature, plan.features_most, _MORE_FEATURES, least=1)
-    return _repeated(_shared([f for f in drawn if f is not None], plan), plan)
+    return _repeated(_shared([f for f in drawn if f is not None], chooser, plan), plan)
 
 
 class _Drawing:
@@ -99,7 +99,12 @@ class _Drawing:
         self._bags = 0
         kind = plan.kinds.draw(self._chooser)
         traffic = self._traffic() if kind is BagKind.TRAFFIC and plan.ranks < 2 else None
-        bags = self._list_of_bags() if traffic is None else ()
+        if traffic is None:
+            bags = self._list_of_bags()
+        elif rows <= 1 and not traffic.ragged:  # a shrinker gets here, but not from traffic to a list
+            bags, traffic = (Bag((Lookup(0, traffic.length),), traffic.bags),), None
+        else:
+            bags = ()
         self._longest = max(self._longest, self._bags)
         frozen = plan.frozen.draw(self._chooser)
         if owner is not None:
@@ -199,15 +204,19 @@ def _rounded(lookups: tuple[Lookup, ...]) -> tuple[Lookup, ...]:
     return (*lookups[:-1], Lookup(last.row, last.times + missing))
 
 
-def _shared(drawn: list[Feature], plan: Plan) -> list[Feature]:
-    """With what `plan.sharing` is sure to want: a second owner for a map that is not ascending, and a reference."""
-    if plan.sharing is Sharing.UNSORTED:
-        if sum(feature.table is None for feature in drawn) < 2:
-            first = drawn[0]
-            drawn = [*drawn, Feature(rows=first.rows, dim=first.dim, bags=(Bag((Lookup(),)),))]
-        return [*drawn, Feature(table=0, bags=(Bag((Lookup(),)),))]
-    if plan.sharing is Sharing.SURELY and all(feature.table is None for feature in drawn):
-        return [*drawn, Feature(table=0, bags=(Bag((Lookup(),)),))]
+def _shared(drawn: list[Feature], chooser: Chooser, plan: Plan) -> list[Feature]:
+    """With what `plan.sharing` is sure to want: a reference, and for a map that is not ascending a table between."""
+    unsorted = plan.sharing is Sharing.UNSORTED
+    if not unsorted and plan.sharing is not Sharing.SURELY:
+        return drawn
+    bags = (Bag((Lookup(),)),)
+    if unsorted and sum(feature.table is None for feature in drawn) < 2:
+        drawn = [*drawn, Feature(rows=drawn[0].rows, dim=drawn[0].dim, bags=bags)]
+    owners = [position for position, feature in enumerate(drawn) if feature.table is None]
+    if unsorted:
+        return [*drawn, Feature(table=0, bags=bags)]
+    if len(owners) == len(drawn):
+        return [*drawn, Feature(table=owners[chooser.choose((0, 1)) % len(owners)], bags=bags)]
     return drawn
 
 

@@ -251,7 +251,7 @@ class _Drawing:
         """A seed that permutes the features; one that keeps the map unsorted, where that was asked for."""
         if len(drawn) == 1:
             return 0
-        seed = self._lean("feature_order", _SEEDS[:12])
+        seed = self._lean("orders", self._menu.orders)
         if Sharing.UNSORTED in self._menu.sharing:
             tables = Case(features=drawn, ranks=ranks).tables
             permuted = [tables[i] for i in words.permutation(seed, len(tables))]
