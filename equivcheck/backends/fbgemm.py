@@ -159,7 +159,7 @@ class FbgemmCuda(_Fbgemm):
             raise ValueError(f"fbgemm-cuda has no variant {min(unknown)!r}; it has v2")
         if not torch.cuda.is_available():
             raise BackendUnavailable(f"fbgemm-cuda needs a GPU, and PyTorch {torch.__version__} finds none")
-        if not hasattr(torch.ops.fbgemm, "split_embedding_codegen_forward_unweighted_cuda"):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key("fbgemm::bounds_check_indices", "CUDA"):
             raise BackendUnavailable("the installed fbgemm_gpu has no CUDA kernels; install equivcheck[cuda]")
         device = device or "cuda"
         super().__init__(torch.empty(0, device=device).device, "+".join([f"fbgemm-cuda:{device}", *sorted(variants)]))

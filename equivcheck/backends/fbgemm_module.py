@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from equivcheck.backends.driver import Inputs
-from equivcheck.backends.layouts import Placed, place, to_numpy, to_torch
+from equivcheck.backends.layouts import FINITE_POISON, Placed, place, to_numpy, to_torch
 from equivcheck.case import BoundsCheck, Decay, Layout, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import Guard
@@ -322,7 +322,7 @@ def _memory(kind: _Kind) -> list[Placed]:
         sizes["momentum1"] = kind.elements
     dtypes = {"weights": kind.weights.numpy, "momentum1": DType.FP32.numpy}
     return [
-        place(name, np.zeros(size, dtypes[name]), Layout.CONTIGUOUS, kind.device)
+        place(name, np.zeros(size, dtypes[name]), Layout.CONTIGUOUS, kind.device, floats=FINITE_POISON)
         for name, size in sizes.items()
         if size
     ]

@@ -25,6 +25,9 @@ FLOAT_POISON = 0xFF
 """All bits set is a NaN in every floating-point type."""
 INTEGER_POISON = 0x5A
 """A large positive index: times any row's width it leads outside the address space, and a read fails at once."""
+FINITE_POISON = 0x3F
+"""A number near 1 in every floating-point type, for memory that is updated in place: NaN minus a step is the same NaN,
+and a step beside the table would not show (FBGEMM's CPU TBE 1.8.0 does that after a table without rows)."""
 
 TORCH_DTYPES = {
     DType.FP32: torch.float32,
@@ -70,18 +73,19 @@ class Placed:
             self.buffer.copy_(to_torch(self.original))
 
 
-def place(name: str, array: AnyArray, layout: Layout, device: torch.device) -> Placed:
+def place(name: str, array: AnyArray, layout: Layout, device: torch.device, *, floats: int = FLOAT_POISON) -> Placed:
     """Copy `array` (one or two axes) into poisoned memory on `device`, in the given layout.
 
     CONTIGUOUS begins as aligned as a fresh tensor; MISALIGNED one element later; SLICE three elements later, and with
     two axes its rows are parts of wider rows; STRIDED takes every other element of every axis; TRANSPOSED is stored
-    column by column; EXPANDED is one stored element, so all of `array` must be equal.
+    column by column; EXPANDED is one stored element, so all of `array` must be equal. `floats` is the byte that poisons
+    floating-point memory.
     """
     start, strides, extent = _geometry(array.shape, layout)
     margin = GUARD_BYTES // array.dtype.itemsize
     buffer = torch.empty(2 * margin + start + extent, dtype=_torch_dtype(array.dtype))
     elements = _numpy_view(buffer)
-    elements.view(np.uint8)[...] = FLOAT_POISON if buffer.is_floating_point() else INTEGER_POISON
+    elements.view(np.uint8)[...] = floats if buffer.is_floating_point() else INTEGER_POISON
     outside = np.ones(len(elements), bool)
     offset = margin + start
     if layout is Layout.EXPANDED:

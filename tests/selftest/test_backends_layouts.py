@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from equivcheck.backends.layouts import GUARD_BYTES, TORCH_DTYPES, place, to_numpy, to_torch
+from equivcheck.backends.layouts import FINITE_POISON, GUARD_BYTES, TORCH_DTYPES, place, to_numpy, to_torch
 from equivcheck.case import Layout
 from equivcheck.formats import AnyArray, DType
 
@@ -82,6 +82,15 @@ def test_what_is_read_around_the_tensor_shows(layout: Layout) -> None:
     )
     assert np.isnan(to_numpy(floats.buffer)[floats.outside].astype(np.float64)).all()
     assert (to_numpy(integers.buffer)[integers.outside] == 0x5A5A5A5A).all()
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float16), BF16], ids=str)
+def test_an_update_in_place_beside_a_table_shows(dtype: np.dtype[np.generic]) -> None:
+    """NaN would stay the same NaN."""
+    placed = place("table", numbers((6,), dtype), Layout.CONTIGUOUS, CPU, floats=FINITE_POISON)
+    placed.buffer.sub_(0.125)
+    _, guard = placed.read()
+    assert (guard.before.view(dtype) != guard.after.view(dtype)).all()
 
 
 @pytest.mark.parametrize("layout", FLAT)
