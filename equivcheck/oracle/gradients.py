@@ -9,7 +9,7 @@ import numpy as np
 
 from equivcheck.arithmetic import Arithmetic, MeanDivision
 from equivcheck.case import Case, Pooling
-from equivcheck.formats import AnyArray, Float64Array, widen
+from equivcheck.formats import AnyArray, Float64Array, lowest_bit, widen
 from equivcheck.oracle.expectation import Bounds
 from equivcheck.oracle.lookups import TableLookups
 from equivcheck.oracle.pooling import smallest_terms, trusted
@@ -61,11 +61,17 @@ class RowGradients:
 
         exact_scale = power_of_two(length) if mean else np.ones(lookups.bags, bool)
         bag = self.matrix.indices
-        quanta = np.where(exact_scale, upstream.quantum / (length if mean else 1), 0.0)[bag]
+        quanta = np.where(exact_scale, upstream.quantum, 0.0)[bag]
+        if mean:
+            quanta = _divided(quanta, length[bag], arithmetic)
         if lookups.weight is not None:
-            quanta = product_quantum(quanta, lookups.weight[place])
+            given_weights = lookups.weight[place]
+            quanta = product_quantum(quanta, given_weights)
+            if mean:
+                quanta = np.where(_divided(lowest_bit(given_weights), length[bag], arithmetic) > 0, quanta, 0.0)
         self.quantum = segment_minimum(quanta, self.matrix.indptr)
-        self.roundings, self.underflow = _term_errors(case, self.matrix, exact_scale, upstream, arithmetic)
+        given = np.ones(len(bag)) if lookups.weight is None else finite(np.abs(lookups.weight[place]))
+        self.roundings, self.underflow = _term_errors(case, self.matrix, given, exact_scale, upstream, arithmetic)
 
     def block(self, start: int, stop: int) -> BoundedSums:
         """Intervals of G for named rows start..stop."""
@@ -94,15 +100,29 @@ class RowGradients:
         return matrix.products(absolute, absolute, start, stop)[1]
 
 
+def _divided(quantum: Float64Array, length: Int64Array, arithmetic: Arithmetic) -> Float64Array:
+    """Quantum after a division by the length that a kernel may do first; 0 where it would round a subnormal."""
+    info = arithmetic.accumulator.info
+    least = info.smallest_normal if arithmetic.sum_flushes else info.smallest_subnormal
+    return np.where(quantum / length >= least, quantum / length, 0.0)
+
+
 def _term_errors(
-    case: Case, matrix: Csr, exact_scale: BoolArray, upstream: Upstream, arithmetic: Arithmetic
+    case: Case,
+    matrix: Csr,
+    factor: Float64Array,
+    exact_scale: BoolArray,
+    upstream: Upstream,
+    arithmetic: Arithmetic,
 ) -> tuple[Float64Array, Float64Array]:
-    """Per run: the most roundings of one of its terms, and what underflow may lose. As for pooling, term by term."""
+    """Per run: the most roundings of one of its terms, and what underflow may lose. As for pooling, term by term.
+
+    `factor` are |p| before MEAN divides them, since dY/L may be rounded before it meets p.
+    """
     info = arithmetic.accumulator.info
     bag = matrix.indices
     per_term = np.zeros(len(bag))
     lost = np.zeros(len(bag))
-    factor = np.ones(len(bag)) if matrix.data is None else finite(np.abs(matrix.data))
     if case.per_sample_weights is not None:
         bits = case.per_sample_weights.dtype.info.precision + case.output.info.precision
         per_term += 1.0 if bits > info.precision else 0.0
@@ -194,6 +214,8 @@ class _Products:
             gauge = sizes.sum(axis=1, keepdims=True) / scale
             division = 1.0 if self.arithmetic.mean_division is MeanDivision.DIVISION else 2.0
             underflow = np.full(len(which), info.smallest_subnormal * dim)
+            if self.mean:  # dY/L may be rounded before it meets the row
+                underflow += info.smallest_subnormal / 2 * finite(self.absolute[column]).sum(axis=1)
             if self.arithmetic.sum_flushes:
                 largest = np.max(self.absolute[column], axis=1, initial=0.0) + self.upstream.largest[bag]
                 underflow += 2 * info.smallest_normal * dim * (1 + largest)
@@ -201,7 +223,7 @@ class _Products:
                 value=value,
                 gauge=gauge,
                 terms=np.full(len(which), dim),
-                quantum=np.where(exact_scale, self.quantum[column] * self.upstream.quantum[bag] / length, 0.0),
+                quantum=np.where(exact_scale, self._quantum(column, bag, length), 0.0),
                 roundings=self.rounded_products + np.where(exact_scale, 0.0, division),
                 underflow=underflow,
                 unscaled=length.astype(np.float64),
@@ -214,3 +236,7 @@ class _Products:
         )
         nonzero = np.min(sizes, axis=1, initial=np.inf, where=sizes > 0)[:, None] / scale
         return result, nonzero
+
+    def _quantum(self, column: Int64Array, bag: Int64Array, length: Int64Array) -> Float64Array:
+        upstream = self.upstream.quantum[bag]
+        return self.quantum[column] * (_divided(upstream, length, self.arithmetic) if self.mean else upstream)

@@ -8,7 +8,7 @@ import numpy as np
 
 from equivcheck.arithmetic import Arithmetic, MeanDivision
 from equivcheck.case import Pooling
-from equivcheck.formats import AnyArray, DType, Float64Array, widen
+from equivcheck.formats import AnyArray, DType, Float64Array, lowest_bit, widen
 from equivcheck.oracle.expectation import Bounds
 from equivcheck.oracle.lookups import TableLookups
 from equivcheck.oracle.roundoff import BoolArray, Interval, stored
@@ -59,6 +59,8 @@ class _Pooled:
         self.scale = length.astype(np.float64) if self.mean else np.ones(lookups.bags)
         self.exact_scale = power_of_two(length) if self.mean else np.ones(lookups.bags, bool)
         self.row_quantum = row_quantum(rows)
+        info = arithmetic.accumulator.info
+        self.least = info.smallest_normal if arithmetic.sum_flushes else info.smallest_subnormal
         self.roundings, self.underflow = term_errors(problem, lookups, matrix, self.absolute_rows, arithmetic)
 
     def bounds(self, dtype: DType) -> Bounds:
@@ -92,7 +94,11 @@ class _Pooled:
         first, last = matrix.indptr[start], matrix.indptr[stop]
         quanta = self.row_quantum[matrix.indices[first:last]]
         if matrix.data is not None:
-            quanta = product_quantum(quanta, matrix.data[first:last])
+            weights = matrix.data[first:last]
+            quanta = product_quantum(quanta, weights)
+            if self.mean:  # p/L may be rounded before it meets the row
+                divided = lowest_bit(weights) / np.repeat(scale, matrix.counts[start:stop])
+                quanta = np.where(divided >= self.least, quanta, 0.0)
         quantum = segment_minimum(quanta, matrix.indptr[start : stop + 1] - first)
         value, gauge = matrix.products(self.rows, self.absolute_rows, start, stop)
         with np.errstate(over="ignore", invalid="ignore"):
