@@ -196,12 +196,11 @@ class _Tables:
             state[rows] = moment.to(torch.float32)
 
     def _touched(self, lookup: _Lookup) -> list[torch.Tensor]:
-        """Rows of each table that a lookup of a feature which is not frozen names."""
+        """Rows of each table that a lookup names."""
         named: list[list[torch.Tensor]] = [[] for _ in self.tables]
         for feature, (lookups, _) in enumerate(self._spans(lookup.inputs, lookup.repaired)):
-            if not self.problem.frozen[feature]:
-                indices = lookup.repaired.indices[lookups][lookup.repaired.counts[lookups]]
-                named[self.problem.feature_tables[feature]].append(indices)
+            indices = lookup.repaired.indices[lookups][lookup.repaired.counts[lookups]]
+            named[self.problem.feature_tables[feature]].append(indices)
         empty = torch.empty(0, dtype=torch.int64, device=self.device)
         return [torch.unique(torch.cat([empty, *(part.long() for part in parts)])) for parts in named]
 
@@ -224,8 +223,8 @@ class _Tables:
             counts = repaired.counts[lookups]
             indices = repaired.indices[lookups][counts]
             own = None if weights is None else weights[lookups][counts]
-            if self.problem.frozen[feature]:
-                table, own = table.detach(), None if own is None else own.detach()
+            if self.problem.frozen[feature] and own is not None:
+                own = own.detach()
             if self.problem.case.pooling is Pooling.NONE:
                 block = table.index_select(0, indices)
                 blocks.append(block if own is None else block * own[:, None])
