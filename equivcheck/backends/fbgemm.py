@@ -17,7 +17,7 @@ from equivcheck.arithmetic import Arithmetic, MeanDivision, Sequential, Store, S
 from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.fbgemm_module import Tables
 from equivcheck.backends.protocol import BackendUnavailable
-from equivcheck.case import BoundsCheck, Case, OptimizerKind, Pooling, Rounding
+from equivcheck.case import BoundsCheck, Call, Case, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import SUPPORTED, Outcome, Support, unsupported
 from equivcheck.problem import Problem
@@ -179,6 +179,8 @@ class FbgemmCuda(_Fbgemm):
             )
         if case.ranks and not any(feature.bags or feature.traffic for feature in case.features):
             return unsupported("FBGEMM checks that a variable batch has a sample: max_B_feature_rank is above zero")
+        if case.call is Call.GRAPH and case.optimizer.is_adam and case.optimizer.step == 1:
+            return unsupported("before its first step FBGEMM fetches Adam's step count, which a graph cannot capture")
         return SUPPORTED
 
     def arithmetic(self, case: Case) -> Arithmetic:

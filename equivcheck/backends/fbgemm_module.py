@@ -180,14 +180,19 @@ class Tables:
         return tables
 
     def load(self, snapshot: Snapshot, step: int) -> None:
-        """See `System`. The forward adds one to the iteration, and takes what it then is for Adam's t."""
+        """See `System`. The forward adds one to the iteration, and takes what it then is for Adam's t.
+
+        Other optimizers read no iteration, so theirs starts at one: a count of zero makes the forward fetch it from
+        the device ("Sync with loaded state" in FBGEMM's forward), which a CUDA graph cannot capture.
+        """
         with torch.no_grad():
             for table, values in zip(self.module.tables, snapshot.tables, strict=True):
                 table.copy_(to_torch(values))
             for states, values_of in zip(self.module.states, _moments(snapshot), strict=True):
                 for state, values in zip(states, values_of, strict=True):
                     state.copy_(to_torch(values))
-            before = self.problem.case.optimizer.step + step - 1
+            optimizer = self.problem.case.optimizer
+            before = optimizer.step + step - 1 if optimizer.is_adam else 1
             self.module.tbe.iter.fill_(before)
             self.module.tbe.iter_cpu.fill_(before)
 

@@ -139,11 +139,9 @@ def simulated_update(problem: Problem, state: Snapshot, step: int) -> tuple[Snap
     touched: list[set[int]] = [set() for _ in tables]
     of_weights = np.zeros(len(batch.indices))
     for feature, bag, position, row, weight, length in lookups(problem, step):
-        if problem.frozen[feature]:
-            continue
         number = problem.feature_tables[feature]
         upstream = gradient[position] if problem.case.pooling is Pooling.NONE else by_feature[feature][bag]
-        of_weights[position] = tables[number][row] @ upstream / length
+        of_weights[position] = 0 if problem.frozen[feature] else tables[number][row] @ upstream / length
         slopes[number][row] += weight / length * upstream
         touched[number].add(row)
     moments = [[m.astype(float) for m in ms] for ms in (state.momentum1, state.momentum2)]
@@ -329,14 +327,25 @@ def test_nothing_to_look_up(backend: Backend, pooling: Pooling) -> None:
         check(backend, case(features=features, pooling=pooling, optimizer=ROWWISE), exact=True)
 
 
-def test_plain_torch_takes_tables_without_rows_any_width_and_frozen_features() -> None:
+def test_plain_torch_takes_tables_without_rows_and_any_width() -> None:
     features = (
         Feature(rows=0, dim=3),
-        Feature(rows=4, dim=1, bags=(Bag((Lookup(0, 2), Lookup(3))),), frozen=True),
+        Feature(rows=4, dim=1, bags=(Bag((Lookup(0, 2), Lookup(3))),)),
         Feature(table=1, bags=(Bag((Lookup(1), Lookup(0))),)),
         Feature(rows=0, dim=5, bags=(Bag(),)),
     )
     check(TORCH, case(features=features, optimizer=ROWWISE, per_sample_weights=WEIGHTS))
+
+
+@BOTH
+def test_a_frozen_feature_updates_its_table_and_gives_its_weights_no_gradient(backend: Backend) -> None:
+    features = (msgspec.structs.replace(SHARED[0], frozen=True), *SHARED[1:])
+    outcome = check(backend, case(features=features, optimizer=ROWWISE, per_sample_weights=WEIGHTS))
+    update = outcome.results[1]
+    assert isinstance(update, Update)
+    assert update.weight_gradient is not None
+    assert not update.weight_gradient[:4].any()
+    assert update.weight_gradient[4:].all()
 
 
 @BOTH
@@ -448,10 +457,9 @@ def test_what_a_cpu_cannot_be_asked_is_unsupported(name: str) -> None:
         case(pooling=Pooling.MEAN, per_sample_weights=WEIGHTS),
         case(features=ONE_WIDTH, pooling=Pooling.NONE, per_sample_weights=WEIGHTS),
         case(weights=DType.FP16, rounding=Rounding.STOCHASTIC),
-        case(features=(Feature(rows=2, dim=4, bags=(Bag((Lookup(0),)),), frozen=True),)),
         case(feature_order=3),
     ],
-    ids=["weighted mean", "weighted without pooling", "stochastic", "frozen", "permuted features"],
+    ids=["weighted mean", "weighted without pooling", "stochastic", "permuted features"],
 )
 def test_fbgemm_is_asked_what_it_computes_otherwise(asked: Case) -> None:
     """Options that it accepts and ignores are findings, and no reason not to run the case."""
