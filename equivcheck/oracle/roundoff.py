@@ -87,10 +87,14 @@ class Fp32Operations:
         self.flushes = flushes
         self.overflow: BoolArray = np.zeros(shape, bool)
 
+    def note(self, size: Float64Array) -> None:
+        """Mark elements for which an intermediate result of another algebraic form may be as large as `size`."""
+        self.overflow = self.overflow | ((size > _FP32.maximum) & np.isfinite(size))
+
     def add(self, a: Interval, b: Interval) -> Interval:
         """Sum a + b."""
         # Sums do not underflow: a subnormal sum of fp32 numbers is exact (Hauser 1996; Higham, problem 2.19).
-        return self._rounded(self.exact_add(a, b), 1.0, self.tiny if self.flushes else 0.0)
+        return self._rounded(self.exact_add(a, b), 1.0, 0.0)
 
     def subtract(self, a: Interval, b: Interval) -> Interval:
         """Difference a - b."""
@@ -115,13 +119,17 @@ class Fp32Operations:
 
     def divide(self, a: Interval, b: Interval) -> Interval:
         """Quotient a / b for b that is not negative; where b may be zero, the ends are infinite or NaN."""
+        if self.flushes:  # a subnormal divisor may become zero
+            b = Interval(np.where(_subnormal(b), 0.0, b.low), b.high)
         low = a.low / np.where(a.low < 0, b.low, b.high)
         high = a.high / np.where(a.high < 0, b.high, b.low)
         if self.division <= 1.0:
             known = (low == high) & (low * b.low == a.low) & representable(low, DType.FP32)
         else:
             known = np.zeros(np.shape(low), bool)
-        absolute = self.tiny
+        absolute: Float64Array | float = self.tiny
+        if self.flushes:  # a subnormal dividend may become zero, and the quotient with it
+            absolute = self.tiny + np.where(_subnormal(a), _FP32.smallest_normal / b.low, 0.0)
         return self._rounded(_slackened(Interval(low, high), known), max(self.division, 1.0), absolute)
 
     def sqrt(self, a: Interval) -> Interval:
@@ -135,10 +143,19 @@ class Fp32Operations:
         return positive(self._rounded(_slackened(Interval(low, high), known), max(self.square_root, 1.0), tiny))
 
     def exact_add(self, a: Interval, b: Interval) -> Interval:
-        """Sum a + b before its rounding."""
+        """Sum a + b before its rounding, but after flushing: a subnormal operand or result may be zero."""
         low, high = a.low + b.low, a.high + b.high
         known = (low == high) & (a.low == a.high) & (_sum_error(a.low, b.low, low) == 0)
-        return _slackened(Interval(low, high), known)
+        total = _slackened(Interval(low, high), known)
+        if not self.flushes:
+            return total
+        lost = np.where(_subnormal(a), _FP32.smallest_normal, 0.0) + np.where(_subnormal(b), _FP32.smallest_normal, 0.0)
+        total = widened(total, 0.0, lost)
+        small = _subnormal(total)
+        return Interval(
+            np.where(small, np.minimum(total.low, 0.0), total.low),
+            np.where(small, np.maximum(total.high, 0.0), total.high),
+        )
 
     def _exact_product(self, a: Interval, b: Interval) -> Interval:
         products = (a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high)
@@ -190,19 +207,25 @@ def positive(a: Interval) -> Interval:
 def stored(interval: Interval, dtype: DType, store: Store, computed: DType) -> Interval:
     """What an interval becomes in storage of `dtype`, from a value computed in `computed` (or wider).
 
-    An fp32 value that is stored as fp32 is not rounded again, unless it comes from a wider type; through a narrower
-    one, both the direct rounding and the one over `computed` are allowed.
+    Into 16 bits, both the direct rounding and the one through `computed` are allowed, and from fp64 the one through
+    fp32: PyTorch's and FBGEMM's C++ half types convert a double through a float, by design (c10/util/Half.h).
     """
     if store.rounding is StoreRounding.NEAREST:
         low, high = nearest(interval.low, dtype), nearest(interval.high, dtype)
-        if computed is not dtype and computed is not DType.FP64:
+        through = DType.FP32 if computed is DType.FP64 else computed
+        if dtype in (DType.FP16, DType.BF16) and through is not dtype:
             twice = Interval(
-                nearest(nearest(interval.low, computed), dtype), nearest(nearest(interval.high, computed), dtype)
+                nearest(nearest(interval.low, through), dtype), nearest(nearest(interval.high, through), dtype)
             )
             low, high = np.minimum(low, twice.low), np.maximum(high, twice.high)
     elif store.rounding is StoreRounding.TRUNCATE:
         low, high = toward_zero(interval.low, dtype), toward_zero(interval.high, dtype)
+        if computed is not dtype and computed is not DType.FP64:
+            # What is truncated was rounded to `computed`, perhaps up to a number of `dtype`: 1.99999999 to 2.
+            low = np.minimum(low, toward_zero(nearest(interval.low, computed), dtype))
+            high = np.maximum(high, toward_zero(nearest(interval.high, computed), dtype))
     else:
+        # Rounding to `computed` first changes nothing: it is monotone and keeps the neighbours, which it holds exactly.
         low, high = down(interval.low, dtype), up(interval.high, dtype)
     if store.saturates:
         low, high = np.minimum(low, dtype.info.maximum), np.maximum(high, -dtype.info.maximum)
