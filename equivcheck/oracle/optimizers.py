@@ -12,7 +12,7 @@ import numpy as np
 
 from equivcheck.arithmetic import Arithmetic, MeanDivision, Summation
 from equivcheck.case import Decay, Optimizer, OptimizerKind
-from equivcheck.formats import DType, Float64Array, representable
+from equivcheck.formats import DType, Float64Array, lowest_bit, nearest, representable
 from equivcheck.oracle.roundoff import BoolArray, Fp32Operations, Interval, hull, negated, point, positive, widened
 from equivcheck.oracle.sums import power_of_two, row_quantum
 
@@ -75,6 +75,11 @@ def update(
         State before: (R, D), or (R, 1) where it is row-wise.
     """
     kind = hyper.optimizer.kind
+    # A wider accumulator's G may be rounded to fp32 first. Rounding is monotone, so its ends say how far that moves it.
+    if arithmetic.accumulator.info.precision > _INFO.precision:
+        narrow = Interval(nearest(gradient.low, DType.FP32), nearest(gradient.high, DType.FP32))
+        lost = lost | ((np.maximum(np.abs(gradient.low), np.abs(gradient.high)) > _INFO.maximum) & _finite(gradient))
+        gradient = hull(gradient, narrow)
     ops = Fp32Operations(arithmetic.division, arithmetic.square_root, arithmetic.optimizer_flushes, rows.shape)
     if kind is OptimizerKind.SGD:
         return _sgd(ops, hyper, rows, gradient, lost)
@@ -116,27 +121,39 @@ def _rowwise_adagrad(
     denominator = ops.add(ops.sqrt(new_moment), point(optimizer.eps))
     multiplier = positive(ops.divide(point(np.full(moment.shape, hyper.learning_rate)), denominator))
     step = _step(ops, gradient, multiplier, denominator, hyper.learning_rate)
-    updated = ops.exact_add(_decayed_rows(ops, hyper, rows, multiplier), negated(step))
-    if optimizer.decay is Decay.L2:  # w - mult (G + wd w), the same in another form
-        other = ops.exact_add(point(rows), negated(ops.scale(decayed, multiplier)))
-        updated = hull(updated, other)
+    decay = point(optimizer.weight_decay)
+    match optimizer.decay:
+        case Decay.NONE:
+            updated = ops.exact_add(point(rows), negated(step))
+        case Decay.L2:
+            updated = _decayed(ops, rows, ops.scale(multiplier, decay), multiplier, decay, step)
+            whole = _step(ops, decayed, multiplier, denominator, hyper.learning_rate)
+            updated = hull(updated, ops.exact_add(point(rows), negated(whole)))  # w - mult (G + wd w)
+        case Decay.DECOUPLED:
+            rate = point(hyper.learning_rate)
+            updated = _decayed(ops, rows, ops.scale(rate, decay), rate, decay, step)
     undetermined = lost | ops.overflow | lost_row | (denominator.low <= 0)
+    if optimizer.decay is not Decay.NONE:
+        undetermined = undetermined | np.isinf(rows)  # (1 - c) w is infinite, w - c w is NaN
     gain = np.broadcast_to(multiplier.low, rows.shape)
     return Updated(updated, undetermined, gain, before_rounding, lost_row)
 
 
-def _decayed_rows(ops: Fp32Operations, hyper: Hyper, rows: Float64Array, multiplier: Interval) -> Interval:
-    """(1 - mult wd) w for L2, (1 - lr wd) w for decoupled decay, also as w - (lr wd) w."""
-    optimizer = hyper.optimizer
-    if optimizer.decay is Decay.NONE:
-        return point(rows)
-    decay, one = point(optimizer.weight_decay), point(1.0)
-    rate = multiplier if optimizer.decay is Decay.L2 else point(hyper.learning_rate)
-    share = ops.scale(rate, decay)
-    factored = ops.multiply(point(rows), ops.subtract(one, share))
-    if optimizer.decay is Decay.L2:
-        return factored
-    return hull(factored, ops.subtract(point(rows), ops.multiply(point(rows), share)))
+def _decayed(
+    ops: Fp32Operations, rows: Float64Array, share: Interval, rate: Interval, decay: Interval, step: Interval
+) -> Interval:
+    """(1 - c) w - s with c = `share` = rate * decay; also (w - c w) - s, (w - s) - c w, w - (s + c w).
+
+    c w may be rate * (decay * w). The forms differ by the roundings of their partial sums: u |w| in the first, u |w - s|
+    and u |s + c w| in the last two.
+    """
+    given, one = point(rows), point(1.0)
+    taken = hull(ops.multiply(given, share), ops.scale(ops.scale(given, decay), rate))
+    factored = ops.exact_add(ops.multiply(given, ops.subtract(one, share)), negated(step))
+    first = ops.exact_add(ops.subtract(given, taken), negated(step))
+    late = ops.exact_add(ops.subtract(given, step), negated(taken))
+    joint = ops.exact_add(given, negated(ops.add(step, taken)))
+    return hull(hull(factored, first), hull(late, joint))
 
 
 def _adagrad(
@@ -179,11 +196,8 @@ def _adam(
     one = point(1.0)
     rest1 = ops.subtract(one, point(optimizer.beta1))
     rest2 = ops.subtract(one, point(optimizer.beta2))
-    kept1 = ops.scale(point(moment1), point(optimizer.beta1))
-    first = ops.scale(gradient, rest1)
-    before1 = ops.exact_add(kept1, first)
-    new1 = ops.add(kept1, first)
-    lost1 = lost | ops.overflow
+    before1, new1 = _averaged(ops, moment1, optimizer.beta1, rest1, gradient, ops.scale(gradient, rest1))
+    lost1 = lost | ops.overflow | np.isinf(moment1)
 
     if rowwise:
         square = mean_square(ops, gradient, arithmetic.mean_square, arithmetic.mean_division)
@@ -191,37 +205,59 @@ def _adam(
     else:
         square = ops.square(gradient)
         lost_row = lost1
-    kept2 = ops.scale(point(moment2), point(optimizer.beta2))
     second = ops.scale(square, rest2)
     # ((1-b2) G) G underflows otherwise than (1-b2) (G G).
     largest = np.maximum(np.abs(gradient.low), np.abs(gradient.high))
     if rowwise:
         largest = largest.max(axis=1, keepdims=True, initial=0.0)
-    second = positive(_blurred(second, _ETA / 2 * np.where(np.isfinite(largest), largest, 0.0)))
-    before2, new2 = positive(ops.exact_add(kept2, second)), positive(ops.add(kept2, second))
+    second = positive(_blurred(second, ops.tiny * np.where(np.isfinite(largest), largest, 0.0)))
+    before2, new2 = (positive(x) for x in _averaged(ops, moment2, optimizer.beta2, rest2, square, second))
     overflow = ops.overflow.any(axis=1, keepdims=True) if rowwise else ops.overflow
-    lost2 = lost_row | overflow | _may_overflow(new2)
+    lost2 = lost_row | overflow | _may_overflow(new2) | np.isinf(moment2)
 
     correction1 = bias_correction(ops, optimizer.beta1, hyper.step, arithmetic.power)
     correction2 = bias_correction(ops, optimizer.beta2, hyper.step, arithmetic.power)
-    denominator = ops.add(ops.sqrt(ops.divide(new2, correction2)), point(optimizer.eps))
-    direction = ops.divide(ops.divide(new1, correction1), denominator)
-    rate = point(hyper.learning_rate)
+    # sqrt(v / c) is also sqrt(v) / sqrt(c), with a root more.
+    root = hull(ops.sqrt(ops.divide(new2, correction2)), ops.divide(ops.sqrt(new2), ops.sqrt(correction2)))
+    denominator = ops.add(root, point(optimizer.eps))
+    unbiased = ops.divide(new1, correction1)
+    direction = ops.divide(unbiased, denominator)
+    rate, given = point(hyper.learning_rate), point(rows)
+    step = ops.scale(direction, rate)
+    # lr/c m / d, (lr m/c) / d, (lr/d) m/c and (m/d) lr/c underflow, and overflow, elsewhere.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        least, size = np.maximum(denominator.low, _ETA), np.maximum(np.abs(unbiased.low), np.abs(unbiased.high))
+        scale = hyper.learning_rate / np.maximum(correction1.low, _ETA)
+        elsewhere = ops.tiny * (1 + hyper.learning_rate + scale + size) * (1 + 1 / least)
+        for other in (scale, hyper.learning_rate / least, hyper.learning_rate * size):
+            ops.note(other)
+    step = _blurred(step, np.where(np.isfinite(elsewhere), elsewhere, 0.0))
     if optimizer.weight_decay:
-        decay = ops.scale(point(rows), point(optimizer.weight_decay))
-        step = hull(
-            ops.scale(ops.add(direction, decay), rate), ops.add(ops.scale(direction, rate), ops.scale(decay, rate))
+        decay = point(optimizer.weight_decay)
+        inner = ops.scale(ops.add(direction, ops.scale(given, decay)), rate)
+        updated = hull(
+            _decayed(ops, rows, ops.scale(rate, decay), rate, decay, step), ops.exact_add(given, negated(inner))
         )
     else:
-        step = ops.scale(direction, rate)
-    # lr / (1-b1^t) first, then m, then the quotient: underflow then happens elsewhere.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        elsewhere = _ETA / 2 * (1 + hyper.learning_rate) * (1 + 1 / np.maximum(denominator.low, _ETA))
-    step = _blurred(step, elsewhere)
-    updated = ops.exact_add(point(rows), negated(step))
+        updated = ops.exact_add(given, negated(step))
     undetermined = lost1 | lost2 | ops.overflow | (denominator.low <= 0)
+    undetermined = undetermined | (correction1.low <= 0) | (correction2.low <= 0)
+    if optimizer.weight_decay:
+        undetermined = undetermined | np.isinf(rows)  # (1 - c) w is infinite, w - c w is NaN
     gain = hyper.learning_rate * rest1.low / np.maximum(correction1.high * denominator.high, _ETA)
     return Updated(updated, undetermined, np.broadcast_to(gain, rows.shape), before1, lost1, before2, lost2)
+
+
+def _averaged(
+    ops: Fp32Operations, moment: Float64Array, beta: float, rest: Interval, x: Interval, share: Interval
+) -> tuple[Interval, Interval]:
+    """b m + (1 - b) x, where `share` is (1 - b) x; also m + (1 - b) (x - m). Before its rounding, and after."""
+    kept, given = ops.scale(point(moment), point(beta)), point(moment)
+    moved = ops.scale(ops.subtract(x, given), rest)
+    return (
+        hull(ops.exact_add(kept, share), ops.exact_add(given, moved)),
+        hull(ops.add(kept, share), ops.add(given, moved)),
+    )
 
 
 def bias_correction(ops: Fp32Operations, beta: float, step: int, power: float) -> Interval:
@@ -264,16 +300,26 @@ def _step(
     """(lr / d) G, which is also (lr G) / d and lr (G / d): they differ in where they underflow."""
     step = ops.scale(gradient, multiplier)
     largest = np.maximum(np.abs(gradient.low), np.abs(gradient.high))
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        quotient, product = largest / denominator.low, rate * largest
+        ops.note(quotient)
+        ops.note(product)
         elsewhere = ops.tiny * (rate + largest + 1 / denominator.low)
     blurred = _blurred(step, np.where(np.isfinite(elsewhere), elsewhere, 0.0))
-    # Nothing underflows where every form is exact or comfortably normal.
-    known = (step.low == step.high) & ((np.abs(step.low) >= _INFO.smallest_normal) | (step.low == 0))
+    # All forms are exact where one is and d only moves the exponent, if that stays in range: lr (G / 7) is not.
+    small = _INFO.smallest_normal
+    shifted = (denominator.low == denominator.high) & (lowest_bit(denominator.low) == denominator.low)
+    normal = (np.abs(step.low) >= small) & (quotient >= small) & (product >= small)
+    known = (step.low == step.high) & ((shifted & normal) | (step.low == 0))
     return Interval(np.where(known, step.low, blurred.low), np.where(known, step.high, blurred.high))
 
 
 def _blurred(interval: Interval, absolute: Float64Array | float) -> Interval:
     return widened(interval, 0.0, absolute)
+
+
+def _finite(interval: Interval) -> BoolArray:
+    return np.isfinite(interval.low) & np.isfinite(interval.high)
 
 
 def _may_overflow(interval: Interval) -> BoolArray:
