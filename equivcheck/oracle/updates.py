@@ -69,14 +69,15 @@ def expect_table(
                 before.momentum2,
             )
         truth = updated(hyper, before, result.value)
-        rows.put(block, truth.rows, after.rows, after.undetermined, store)
+        poisoned = _poisoned(before, result.value)
+        rows.put(block, truth.rows, after.rows, _unknown(truth.rows, after.undetermined, poisoned), store)
         shown[block] = after.gain[:, leading] * smallest[block]
         for filled, values, interval, undetermined in (
             (first, truth.momentum1, after.momentum1, after.undetermined1),
             (second, truth.momentum2, after.momentum2, after.undetermined2),
         ):
             if filled is not None and values is not None and interval is not None and undetermined is not None:
-                filled.put(block, values, interval, undetermined, _STATE_STORE)
+                filled.put(block, values, interval, _unknown(values, undetermined, poisoned), _STATE_STORE)
     return TableExpectation(
         touched=touched,
         rows=rows.bounds(shown),
@@ -108,6 +109,23 @@ def _shown_moment(gradients: RowGradients, smallest: Float64Array, columns: int)
     return square
 
 
+def _poisoned(before: State, gradient: Float64Array) -> BoolArray:
+    """(R, 1) rows with a NaN, or an infinite gradient or moment: a NaN of theirs is NaN in every algebraic form.
+
+    A NaN without such an operand comes from 0/0, where another order of the gradient's sum may give no zero; or from an
+    infinite weight, which decay meets as (1 - c) w or as w - c w.
+    """
+    bad = ~np.isfinite(gradient).all(axis=1, keepdims=True) | np.isnan(before.rows).any(axis=1, keepdims=True)
+    for moment in (before.momentum1, before.momentum2):
+        if moment is not None:
+            bad |= ~np.isfinite(moment).all(axis=1, keepdims=True)
+    return bad & ~np.isinf(before.rows).any(axis=1, keepdims=True)
+
+
+def _unknown(truth: Float64Array, undetermined: BoolArray, poisoned: BoolArray) -> BoolArray:
+    return undetermined & ~(np.isnan(truth) & poisoned)
+
+
 @dataclass(frozen=True)
 class _Filled:
     """Arrays of one tensor's bounds while blocks are put into them."""
@@ -132,7 +150,7 @@ class _Filled:
         allowed = stored(Interval(low, high), self.dtype, store, DType.FP32)
         unclear = (np.isnan(allowed.low) | np.isnan(allowed.high)) & ~certain
         self.value[block], self.low[block], self.high[block] = truth, allowed.low, allowed.high
-        self.undetermined[block] = (undetermined & ~np.isnan(truth)) | unclear
+        self.undetermined[block] = undetermined | unclear
         if self.unrounded is not None:
             self.unrounded.low[block], self.unrounded.high[block] = low, high
 
