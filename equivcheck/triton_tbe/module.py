@@ -326,7 +326,7 @@ class Call:
             self.runs = self.transposed()
         rule = Rule(
             OPTIMIZERS[module.optimizer],
-            DECAYS[module.weight_decay_mode],
+            self._decay(),
             module.stochastic_rounding,
             module.seed,
             module.updates,
@@ -345,6 +345,12 @@ class Call:
             allocate=module.allocate,
         )
         module.updates += 1
+
+    def _decay(self) -> Any:
+        """The mode of decay that there is, given that Adam's is always decoupled."""
+        module = self.module
+        adam = module.optimizer in WITH_SECOND
+        return DECAYS[(Decay.DECOUPLED if adam else module.weight_decay_mode) if module.weight_decay else Decay.NONE]
 
     def tile(self, rows: int, *, whole_rows: bool) -> Tile:
         """Tile of pooling (rows are bags) or of updating (rows are runs)."""

@@ -64,7 +64,10 @@ class Hyper(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """Which formula, and how its result is rounded: `seed` and `number` of the update choose the random numbers."""
+    """Which formula, and how its result is rounded: `seed` and `number` of the update choose the random numbers.
+
+    Adam without decay is `NO_DECAY`, with decay `DECOUPLED`: adding 0 w would make NaN of an infinite w.
+    """
 
     optimizer: tl.constexpr
     decay: tl.constexpr
@@ -116,7 +119,7 @@ def update_rows(
         m = tl.load(state.momentum1 + row, mask=live, other=0.0).to(WORK) + _mean_square(regularised, dim)
         tl.store(state.momentum1 + row, m.to(tl.float32), mask=live)
         divisor = root(m) + hyper.eps
-        rate = quotient(divisor * 0.0 + hyper.learning_rate, divisor)[:, None]
+        rate = quotient(hyper.learning_rate, divisor)[:, None]
         if DECAY == L2:
             weight = (1.0 - rate * hyper.weight_decay) * weight
         elif DECAY == DECOUPLED:
@@ -136,14 +139,16 @@ def update_rows(
             v = tl.load(state.momentum2 + element, mask=inside, other=0.0).to(WORK) * hyper.beta2
             v += (1.0 - hyper.beta2) * (gradient * gradient)
             tl.store(state.momentum2 + element, v.to(tl.float32), mask=inside)
-            divisor = root(quotient(v, v * 0.0 + hyper.correction2)) + hyper.eps
+            divisor = root(quotient(v, tl.full((1, 1), hyper.correction2, WORK))) + hyper.eps
         else:
             v = tl.load(state.momentum2 + row, mask=live, other=0.0).to(WORK) * hyper.beta2
             v += (1.0 - hyper.beta2) * _mean_square(gradient, dim)
             tl.store(state.momentum2 + row, v.to(tl.float32), mask=live)
-            divisor = (root(quotient(v, v * 0.0 + hyper.correction2)) + hyper.eps)[:, None]
-        direction = quotient(quotient(m, m * 0.0 + hyper.correction1), divisor)
-        result = weight - hyper.learning_rate * (direction + hyper.weight_decay * weight)
+            divisor = (root(quotient(v, tl.full((1,), hyper.correction2, WORK))) + hyper.eps)[:, None]
+        direction = quotient(quotient(m, tl.full((1, 1), hyper.correction1, WORK)), divisor)
+        if DECAY == DECOUPLED:
+            direction += hyper.weight_decay * weight
+        result = weight - hyper.learning_rate * direction
     if STOCHASTIC:
         stored = to_neighbour(result, random_words(seed, number, element), state.weights.dtype.element_ty)
     else:

@@ -12,14 +12,21 @@ import triton.language as tl
 
 @triton.jit
 def widened(values, TYPE: tl.constexpr):
-    """Stored values in an arithmetic's type, exactly. Directly behind a load: nothing computes in bf16."""
-    return values.to(tl.float32).to(TYPE)
+    """Stored values in an arithmetic's type, exactly. Directly behind a load: nothing computes in bf16.
+
+    bf16 is the upper half of fp32.
+    """
+    if values.dtype == tl.bfloat16:
+        single = (values.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    else:
+        single = values.to(tl.float32)
+    return single.to(TYPE)
 
 
 @triton.jit
 def quotient(dividend, divisor):
-    """Correctly rounded quotient, fp32 or fp64."""
-    if dividend.dtype == tl.float64:
+    """Correctly rounded quotient of fp32 or, where the divisor is fp64, of fp64."""
+    if divisor.dtype == tl.float64:
         result = dividend / divisor
     else:
         result = tl.div_rn(dividend, divisor)
@@ -39,8 +46,7 @@ def root(values):
 @triton.jit
 def reciprocal(lengths, TYPE: tl.constexpr):
     """1 / length in `TYPE`, of integers; 1 for an empty bag, whose sum of nothing stays zero."""
-    divisor = tl.maximum(lengths, 1).to(TYPE)
-    return quotient(divisor * 0.0 + 1.0, divisor)
+    return quotient(1.0, tl.maximum(lengths, 1).to(TYPE))
 
 
 @triton.jit
@@ -83,11 +89,12 @@ def to_neighbour(values, random, TYPE: tl.constexpr):
         if TYPE == tl.float16:
             cut = magnitude + (random >> 19)
             near = (tl.minimum(cut, 0x477FE000) & 0xFFFFE000).to(tl.float32, bitcast=True)  # at most 65504
-            units = tl.where(is_finite, magnitude, 0).to(tl.float32, bitcast=True) * 16777216.0
-            low = tl.floor(units)
-            up = (random >> 8).to(tl.float32) * 5.9604644775390625e-08 < units - low
+            is_tiny = magnitude < 0x38800000  # 2^-14
+            units = tl.where(is_tiny, magnitude, 0).to(tl.float32, bitcast=True) * 16777216.0  # by 2^24, exactly
+            low = units.to(tl.int32).to(tl.float32)
+            up = (random >> 8).to(tl.float32) * 5.9604644775390625e-08 < units - low  # a uniform number in [0, 1)
             tiny = (low + up.to(tl.float32)) * 5.9604644775390625e-08
-            chosen = tl.where(magnitude < 0x38800000, tiny, near).to(tl.uint32, bitcast=True)  # 2^-14
+            chosen = tl.where(is_tiny, tiny, near).to(tl.uint32, bitcast=True)
             chosen = (tl.where(is_finite, chosen, magnitude) | sign).to(tl.float32, bitcast=True)
             rounded = chosen.to(tl.float16)
         else:

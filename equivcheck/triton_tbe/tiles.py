@@ -8,11 +8,15 @@ program takes many rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
+
+from . import MODE, Mode
+from .interpreter import prepared
 
 Allocate = Callable[[str, tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
 """Gives a tensor: name, shape, dtype, device. Its values are whatever they are: kernels write all that is read."""
@@ -97,5 +101,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
     Products and sums are rounded one by one, never fused: then a GPU and the interpreter have one arithmetic, and
     exact data stay exact.
     """
-    if 0 not in grid:
+    if 0 in grid:
+        return
+    with prepared() if MODE is Mode.INTERPRETED else nullcontext():
         kernel[grid](*arguments, **constants, enable_fp_fusion=False)
