@@ -35,6 +35,7 @@ def _with_times(case: Case, times: int) -> tuple[Feature, ...]:
     return tuple(
         msgspec.structs.replace(
             feature,
+            traffic=None,
             bags=tuple(
                 msgspec.structs.replace(bag, lookups=tuple(Lookup(lookup.row, times) for lookup in bag.lookups))
                 for bag in feature.bags
