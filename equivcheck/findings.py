@@ -252,7 +252,8 @@ def _known(verdict: Verdict, names: tuple[str, ...]) -> Verdict:
 
 
 def _within(version: str, wanted: str) -> bool:
+    """Whether a version is in a range. A backend may put the distribution's name before it: `fbgemm-gpu-cpu 1.8.0`."""
     try:
-        return SpecifierSet(wanted).contains(Version(version), prereleases=True)
-    except InvalidVersion:
+        return SpecifierSet(wanted).contains(Version(version.split()[-1]), prereleases=True)
+    except (InvalidVersion, IndexError):
         return False

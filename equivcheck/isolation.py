@@ -30,7 +30,7 @@ _PRELOADED = ("torch", "triton", "fbgemm_gpu", "scipy.sparse", "pytest", "equivc
 _START_LIMIT = 120.0
 """Seconds for everything but the case itself: importing torch and building a subject, on a loaded machine."""
 
-_OUTPUT_BYTES = 4000
+_OUTPUT_LINES = 16
 
 
 def judge(case: Case, subject: str, folder: Path | None, time_limit: float) -> Verdict:
@@ -59,10 +59,15 @@ def call(function: Callable[..., Verdict], arguments: tuple[Any, ...], time_limi
         process.join()
         if verdict is not None:
             return verdict
-        printed = Path(output.name).read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace")
+        printed = first_lines(Path(output.name).read_bytes())
         if late or "Timeout (" in printed:
             return Verdict(Status.TIMEOUT, reason=f"the case took longer than {time_limit:g} s\n{printed}".rstrip())
         return Verdict(Status.CRASHED, reason=f"{_ending(process.exitcode)}\n{printed}".rstrip())
+
+
+def prepare() -> None:
+    """Let the server import the large packages that are installed, though this process has not: for many calls."""
+    _context().set_forkserver_preload(list(_PRELOADED))
 
 
 @contextlib.contextmanager
@@ -73,6 +78,15 @@ def limited(seconds: float) -> Iterator[None]:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def first_lines(printed: bytes) -> str:
+    """What a dying process printed, as far as it tells something: the top of the traceback.
+
+    faulthandler prints the innermost frame first, and names every extension module at the end.
+    """
+    lines = printed.decode(errors="replace").splitlines()
+    return "\n".join([line for line in lines if not line.startswith("Extension modules:")][:_OUTPUT_LINES])
 
 
 def _judge(case: bytes, subject: str, folder: Path | None, time_limit: float) -> Verdict:
@@ -94,6 +108,7 @@ def _serve(function: Callable[..., Verdict], arguments: tuple[Any, ...], sending
 
 @lru_cache(maxsize=1)
 def _context() -> ForkServerContext:
+    """The server's context. It starts with the first call, and imports then what this process has imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([name for name in _PRELOADED if name in sys.modules])
     return context

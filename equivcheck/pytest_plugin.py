@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from equivcheck.engine.machine import describe
-from equivcheck.engine.options import Options, add_options, encode, options_of
+from equivcheck.engine.options import Options, add_options, encode, keep_terminal, options_of
 
 if TYPE_CHECKING:
     from equivcheck.engine.controller import Controller
@@ -36,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if not hasattr(config, "workerinput"):
+        keep_terminal(config)
         config.pluginmanager.register(Watching(config, options), "equivcheck-watching")
         if getattr(config.option, "maxworkerrestart", "") is None:
             config.option.maxworkerrestart = str(MOST_RESTARTS)

@@ -26,9 +26,11 @@ def command(
     """
     import json
 
+    from equivcheck import isolation
     from equivcheck.case import CaseError
     from equivcheck.replay import Result, load, replay
 
+    isolation.prepare()
     results: list[str] = []
     objects: list[dict[str, Any]] = []
     for path in files:

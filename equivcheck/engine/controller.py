@@ -141,6 +141,7 @@ class Controller:
         """Remove the run's folder."""
         if self._lock is not None:
             self._lock.close()
+            self._lock = None
             journal.remove(self._options.run_folder)
 
     def _publish(self, event: AnyEvent) -> None:

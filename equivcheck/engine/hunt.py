@@ -81,11 +81,12 @@ class _Hunt:
     provenance: Provenance = field(init=False)
     failures: dict[str, Failure] = field(default_factory=dict)
     coverage: Coverage = field(default_factory=Coverage)
+    sometimes: bool = False
 
     def run(self) -> None:
         """Draw, run, and shrink. Failures are kept, by symptom, not raised."""
         import hypothesis
-        from hypothesis.errors import HypothesisException, Unsatisfiable
+        from hypothesis.errors import Flaky, HypothesisException, Unsatisfiable
 
         from equivcheck.engine.subjects import load_subject
 
@@ -139,10 +140,11 @@ class _Hunt:
             drive()
         except Unsatisfiable:
             pass  # every case was refused: the reasons are in the counts
-        except Exception:
+        except Exception as error:
             # One CaseFailed, a group of them, or Hypothesis' word for a failure that did not repeat.
             if not self.failures:
                 raise
+            self.sometimes = isinstance(error, Flaky)
 
     def _keep(self, case: Case, failed: CaseFailed) -> None:
         name = type(failed).__name__
@@ -154,9 +156,10 @@ class _Hunt:
     def tell(self, failure: Failure) -> Told:
         """Save and describe a failure."""
         options = self.worker.options
+        title = f"{self.property.name} on {self.part.subject}, slice {self.part.number}"
         return tell(
             failure,
-            f"{self.property.name} on {self.part.subject}, slice {self.part.number}",
+            title + (", only sometimes" if self.sometimes else ""),
             self.property.sentence,
             self.provenance,
             options.failures_folder,

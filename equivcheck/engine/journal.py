@@ -21,13 +21,12 @@ from typing import IO, Any
 import msgspec
 
 from equivcheck.case import Case, CaseError
+from equivcheck.isolation import first_lines
 from equivcheck.store import Kind, Provenance, SavedCase
 from equivcheck.verdict import Status
 
 MOST_DEATHS = 3
 """Cases of one slice that may end the process before the rest of the slice is given up: each costs a new worker."""
-
-_TRACE_BYTES = 4000
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,14 +60,20 @@ class Journal:
         self._folder = folder
         self._path = folder / f"{worker}.json"
         self._time_limit = time_limit
-        self._trace: IO[bytes]
+        self._closing = contextlib.ExitStack()
         if terminal is None:
-            self._trace = (folder / f"{worker}.trace").open("ab", buffering=0)
+            self._trace: IO[bytes] = self._closing.enter_context((folder / f"{worker}.trace").open("ab"))
         else:  # a process that outlives this one writes the traceback to both places
-            tee = subprocess.Popen(["tee", folder / f"{worker}.trace"], stdin=subprocess.PIPE, stdout=terminal)
+            command = ["tee", folder / f"{worker}.trace"]
+            tee = self._closing.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=terminal))
             assert tee.stdin is not None
             self._trace = tee.stdin
         faulthandler.enable(self._trace.fileno())
+
+    def close(self) -> None:
+        """Let go of the traceback's file."""
+        faulthandler.disable()
+        self._closing.close()
 
     @contextlib.contextmanager
     def watch(self, case: Case, provenance: Provenance, item: str) -> Iterator[None]:
@@ -126,7 +131,7 @@ def collect(folder: Path, worker: str) -> Death | None:
         path.unlink(missing_ok=True)
         return None
     path.unlink()
-    trace = _tail(folder / f"{worker}.trace")
+    trace = _trace(folder / f"{worker}.trace")
     status = Status.TIMEOUT if "Timeout (" in trace else Status.CRASHED
     what = f"took longer than {entry.time_limit:g} s" if status is Status.TIMEOUT else "ended the process"
     marker = _death_marker(folder, case, entry.provenance.subject)
@@ -154,8 +159,8 @@ def _death_marker(folder: Path, case: Case, subject: str) -> Path:
     return folder / "deaths" / digest
 
 
-def _tail(path: Path) -> str:
+def _trace(path: Path) -> str:
     try:
-        return path.read_bytes()[-_TRACE_BYTES:].decode(errors="replace")
+        return first_lines(path.read_bytes())
     except FileNotFoundError:
         return ""

@@ -19,6 +19,7 @@ over single lookups, 2026-11-30); a first kernel compiled on a GPU under load ta
 
 
 _OPTIONS = pytest.StashKey["Options"]()
+_TERMINAL = pytest.StashKey[int]()
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,6 +139,17 @@ def options_of(config: pytest.Config) -> Options:
     if _OPTIONS not in config.stash:
         config.stash[_OPTIONS] = read_options(config)
     return config.stash[_OPTIONS]
+
+
+def keep_terminal(config: pytest.Config) -> None:
+    """Keep the standard error that people watch: while a test runs, pytest has put a file in its place."""
+    config.stash[_TERMINAL] = os.dup(2)
+    config.add_cleanup(lambda: os.close(config.stash[_TERMINAL]))
+
+
+def terminal_of(config: pytest.Config) -> int | None:
+    """Descriptor of the standard error that people watch; None in a worker of xdist."""
+    return config.stash.get(_TERMINAL, None)
 
 
 def encode(options: Options) -> str:

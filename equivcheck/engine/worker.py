@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -15,7 +16,7 @@ from equivcheck.case import Case
 from equivcheck.engine import machine
 from equivcheck.engine.check import EndedBefore
 from equivcheck.engine.journal import Journal, join
-from equivcheck.engine.options import Options, options_of
+from equivcheck.engine.options import Options, options_of, terminal_of
 from equivcheck.engine.subjects import Roster, roster
 from equivcheck.findings import Finding, built_in_folder, load_findings
 from equivcheck.runner import Run, Subject
@@ -31,7 +32,8 @@ def worker_of(config: pytest.Config) -> Worker:
         options = options_of(config)
         sent = getattr(config, "workerinput", None)
         name = "main" if sent is None else sent["workerid"]
-        config.stash[_WORKER] = Worker(options, name, Path(options.here), 2 if sent is None else None)
+        config.stash[_WORKER] = worker = Worker(options, name, Path(options.here), terminal_of(config))
+        config.add_cleanup(worker.close)
     return config.stash[_WORKER]
 
 
@@ -57,11 +59,16 @@ class Worker:
         self.name = name
         self.here = here
         self._terminal = terminal
+        self._closing = ExitStack()
+
+    def close(self) -> None:
+        """Let go of the files that are open."""
+        self._closing.close()
 
     @cached_property
     def roster(self) -> Roster:
         """Subjects and witnesses."""
-        self._lock = join(self.options.run_folder)
+        self._closing.enter_context(join(self.options.run_folder))
         return roster(self.options.subjects, self.options.witnesses, self.options.run_folder)
 
     @cached_property
@@ -74,7 +81,9 @@ class Worker:
     @cached_property
     def journal(self) -> Journal:
         """The journal of this process."""
-        return Journal(self.options.run_folder, self.name, self.options.time_limit, self._terminal)
+        journal = Journal(self.options.run_folder, self.name, self.options.time_limit, self._terminal)
+        self._closing.callback(journal.close)
+        return journal
 
     def findings_on(self, subject: Subject) -> tuple[Finding, ...]:
         """The findings that concern a subject."""

@@ -28,7 +28,8 @@ def as_text(summary: Summary, width: int) -> list[str]:
         file=text, width=max(width, _LEAST_WIDTH), color_system=None, highlight=False, markup=False, emoji=False
     )
     for part in parts(summary):
-        console.print(part)
+        # Sentences are left to the reader's window to wrap: they hold commands that are copied.
+        console.print(part, soft_wrap=isinstance(part, Text))
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 

@@ -1,0 +1,176 @@
+"""Kernels for tests of the engine, by file and class: a right one in NumPy, and what can be wrong with one.
+
+Not a test. It is a subject such as a user writes, `kernels.py:Right`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from equivcheck.arithmetic import Arithmetic
+from equivcheck.case import Call, Case, OptimizerKind, Pooling
+from equivcheck.formats import AnyArray, DType
+from equivcheck.outcome import SUPPORTED, Forward, Outcome, Support, Update, unsupported
+from equivcheck.problem import Action, Batch, Problem, Snapshot, program
+
+
+class Right:
+    """SUM over fp32 tables, SGD, one table a feature."""
+
+    name = "right"
+
+    def supports(self, case: Case) -> Support:
+        if case.optimizer.kind is not OptimizerKind.SGD:
+            return unsupported("it has SGD only")
+        plain = case.pooling is Pooling.SUM and case.weights is DType.FP32 and case.call is Call.STEPS
+        return SUPPORTED if plain else unsupported("it has SUM and fp32 only")
+
+    def arithmetic(self, case: Case) -> Arithmetic:
+        return Arithmetic()
+
+    def versions(self) -> dict[str, str]:
+        return {"kernels": "1.2.3"}
+
+    def run(self, problem: Problem) -> Outcome:
+        tables = [table.copy() for table in problem.initial.tables]
+        results: list[Forward | Update] = []
+        for action, step in program(problem.case):
+            batch = problem.batches[step]
+            if action is Action.FORWARD:
+                results.append(Forward(self.forward(problem, batch, tables)))
+            else:
+                self.backward(problem, batch, tables)
+                results.append(Update(Snapshot(tuple(table.copy() for table in tables))))
+        inputs = tuple({name: array.copy() for name, array in batch.arrays} for batch in problem.batches)
+        return Outcome(tuple(results), inputs)
+
+    def forward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> AnyArray:
+        output = np.zeros((batch.bags[0], sum(problem.dims)), np.float32)
+        for feature, bag, rows, columns in lookups(problem, batch):
+            for row in rows:
+                output[bag, columns] += tables[problem.feature_tables[feature]][row]
+        return output
+
+    def backward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> None:
+        gradients = [np.zeros_like(table) for table in tables]
+        for feature, bag, rows, columns in lookups(problem, batch):
+            for row in rows:
+                gradients[problem.feature_tables[feature]][row] += batch.grad_output[bag, columns]
+        for table, gradient in zip(tables, gradients, strict=True):
+            named = gradient.any(axis=1)
+            table[named] -= np.float32(batch.learning_rate) * gradient[named]
+
+
+def lookups(problem: Problem, batch: Batch):  # type: ignore[no-untyped-def]
+    """(feature, bag, rows, columns) of every bag."""
+    edges = np.cumsum([0, *problem.dims])
+    bag = 0
+    for feature, count in enumerate(batch.bags):
+        for number in range(count):
+            rows = batch.indices[batch.offsets[bag] : batch.offsets[bag + 1]]
+            yield feature, number, rows, slice(edges[feature], edges[feature + 1])
+            bag += 1
+
+
+def longest(problem: Problem) -> int:
+    """Length of the longest bag."""
+    return int(np.diff(problem.batches[0].offsets).max(initial=0))
+
+
+class LosesTail(Right):
+    """Loses the third lookup of a bag and all behind it in the forward."""
+
+    def forward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> AnyArray:
+        output = super().forward(problem, batch, tables)
+        for feature, bag, rows, columns in lookups(problem, batch):
+            for row in rows[2:]:
+                output[bag, columns] -= tables[problem.feature_tables[feature]][row]
+        return output
+
+
+class TwoFaults(LosesTail):
+    """Loses lookups in the forward, and takes half the rate where a bag has two lookups or more."""
+
+    def backward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> None:
+        before = [table.copy() for table in tables]
+        super().backward(problem, batch, tables)
+        if longest(problem) >= 2:
+            for table, old in zip(tables, before, strict=True):
+                table -= (table - old) / 2
+
+
+class Crashes(Right):
+    """Ends its process at bags of three."""
+
+    def run(self, problem: Problem) -> Outcome:
+        if longest(problem) == 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().run(problem)
+
+
+class CrashesAlways(Right):
+    """Ends its process at every case with a lookup."""
+
+    def run(self, problem: Problem) -> Outcome:
+        if longest(problem):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().run(problem)
+
+
+class Hangs(Right):
+    """Never ends at bags of three."""
+
+    def run(self, problem: Problem) -> Outcome:
+        while longest(problem) == 3:
+            time.sleep(1)
+        return super().run(problem)
+
+
+class Raises(Right):
+    """Its adapter raises at bags of three."""
+
+    def run(self, problem: Problem) -> Outcome:
+        if longest(problem) == 3:
+            raise RuntimeError("no path for bags of three")
+        return super().run(problem)
+
+
+class Refuses(Right):
+    """Supports nothing."""
+
+    def supports(self, case: Case) -> Support:
+        return unsupported("it takes no cases at all")
+
+
+class Sometimes(LosesTail):
+    """Loses lookups every third time, as counted in a file beside the process."""
+
+    def forward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> AnyArray:
+        path = Path("sometimes.count")
+        times = int(path.read_text()) if path.exists() else 0
+        path.write_text(str(times + 1))
+        kind = Right if times % 3 else LosesTail
+        return kind.forward(self, problem, batch, tables)
+
+
+class Absent(Right):
+    """Does not work here."""
+
+    def __init__(self) -> None:
+        raise ValueError("this kernel needs a machine that nobody has")
+
+
+class Warns(Right):
+    """Overflows and warns on the way, and is right."""
+
+    def run(self, problem: Problem) -> Outcome:
+        import warnings
+
+        warnings.warn("this kernel is old", DeprecationWarning, stacklevel=1)
+        np.float32(1e38) * np.full(1, 1e38, np.float32)
+        return super().run(problem)
