@@ -18,7 +18,7 @@ from .forward import TRITON_TYPES
 from .layout import Bags, FeatureLayout
 from .optimizers import Hyper, Rule, State, update_rows
 from .rounding import reciprocal, widened
-from .tiles import Allocate, Tile, launch
+from .tiles import Allocate, Tile, launch, tile
 from .transpose import CHUNK, LONG_RUN, Runs
 
 
@@ -40,7 +40,6 @@ def update(
     *,
     mean: bool,
     accumulation: torch.dtype,
-    tile: Tile,
     allocate: Allocate,
 ) -> None:
     """Update tables and optimizer states in place: one update a run."""
@@ -48,17 +47,13 @@ def update(
     random = (rule.seed, rule.number)
     applying = {"OPTIMIZER": rule.optimizer, "DECAY": rule.decay, "STOCHASTIC": rule.stochastic}
     summing = {"MEAN": mean}
-    shape = {
-        "ACCUMULATION": TRITON_TYPES[accumulation],
-        "VECTOR": features.tables.vector,
-        "ROWS": tile.rows,
-        "LOOKUPS": tile.lookups,
-        "COLUMNS": tile.columns,
-    }
-    grid = (triton.cdiv(runs.most, tile.rows),)
+    device, width = gradients.output.device, features.tables.widest
+    kinds = {"ACCUMULATION": TRITON_TYPES[accumulation], "VECTOR": features.tables.vector}
+
+    short = tile(device, width, runs.most, bags.lookups, runs.short_lengths, whole_rows=True)
     launch(
         _update_short,
-        grid,
+        (triton.cdiv(runs.most, short.rows),),
         *common,
         gradients,
         state,
@@ -67,16 +62,44 @@ def update(
         LONG_RUN=LONG_RUN,
         **summing,
         **applying,
-        **shape,
+        **kinds,
+        **_sizes(short),
     )
     long = runs.long
     if long is None:
         return
-    partial = allocate("partial gradients", (long.most_chunks, tile.columns), accumulation, gradients.output.device)
-    grid = (triton.cdiv(long.most_chunks, tile.rows),)
-    launch(_sum_chunks, grid, *common, gradients, partial, long.pointers, runs.most, CHUNK=CHUNK, **summing, **shape)
-    grid = (triton.cdiv(long.most, tile.rows),)
-    launch(_update_long, grid, *common, partial, long.pointers, state, hyper, *random, **applying, **shape)
+    chunks = long.most_chunks
+    split = tile(device, width, chunks, chunks * CHUNK, lambda: torch.full((chunks,), CHUNK), whole_rows=True)
+    partial = allocate("partial gradients", (chunks, split.columns), accumulation, device)
+    launch(
+        _sum_chunks,
+        (triton.cdiv(chunks, split.rows),),
+        *common,
+        gradients,
+        partial,
+        long.pointers,
+        CHUNK=CHUNK,
+        **summing,
+        **kinds,
+        **_sizes(split),
+    )
+    launch(
+        _update_long,
+        (triton.cdiv(long.most, split.rows),),
+        *common,
+        partial,
+        long.pointers,
+        state,
+        hyper,
+        *random,
+        **applying,
+        **kinds,
+        **_sizes(split),
+    )
+
+
+def _sizes(tile: Tile) -> dict[str, int]:
+    return {"ROWS": tile.rows, "LOOKUPS": tile.lookups, "COLUMNS": tile.columns}
 
 
 @triton.jit(do_not_specialize=["seed", "number"])
@@ -128,7 +151,7 @@ def _update_short(
     update_rows(state, hyper, seed, number, total, row, element, dim, column, live, OPTIMIZER, DECAY, STOCHASTIC)
 
 
-@triton.jit(do_not_specialize=["most"])
+@triton.jit
 def _sum_chunks(
     bags,
     features,
@@ -137,7 +160,6 @@ def _sum_chunks(
     gradients,
     partial,
     long,
-    most,
     CHUNK: tl.constexpr,
     MEAN: tl.constexpr,
     ACCUMULATION: tl.constexpr,
@@ -234,15 +256,16 @@ def _gradient_sum(
     """(rows, columns): sum of p_i dY[bag of i], by the bag's length where MEAN, over lookups first to last of order."""
     WORK: tl.constexpr = tl.float64 if ACCUMULATION == tl.float64 else tl.float32
     total = tl.zeros((ROWS, COLUMNS), ACCUMULATION)
+    inside = (column[None, :] < dim[:, None])[:, None, :]
+    leading = first[:, None] + tl.arange(0, LOOKUPS)[None, :]
     for step in range(0, tl.max(last - first, axis=0), LOOKUPS):
-        position = first[:, None] + step + tl.arange(0, LOOKUPS)[None, :]
+        position = leading + step
         live = position < last[:, None]
         lookup = tl.load(runs.order + position, mask=live, other=0)
         bag = tl.load(owner + lookup, mask=live, other=0)
-        place = tl.multiple_of(tl.load(bags.output + bag, mask=live, other=0), (VECTOR, VECTOR))
-        mask = live[:, :, None] & (column[None, :] < dim[:, None])[:, None, :]
-        pointer = gradients.output + place[:, :, None] + column[None, None, :]
-        terms = widened(tl.load(pointer, mask=mask, other=0.0), WORK)
+        start = tl.multiple_of(tl.load(bags.output + bag, mask=live, other=0), (VECTOR, VECTOR))
+        place = gradients.output + (start[:, :, None] + column[None, None, :])
+        terms = widened(tl.load(place, mask=live[:, :, None] & inside, other=0.0), WORK)
         if gradients.per_sample_weights is not None:
             weight = tl.load(gradients.per_sample_weights + lookup, mask=live, other=0.0).to(WORK)
             terms = terms * weight[:, :, None]

@@ -133,13 +133,15 @@ def pooled(
     total = tl.zeros((BAGS, COLUMNS), ACCUMULATION)
     # Bags that are narrower than this program's columns have nothing to loop over.
     longest = tl.max(tl.where(tl.min(column, axis=0) < dim, end - begin, 0), axis=0)
+    inside = (column[None, :] < dim[:, None])[:, None, :]
+    leading = begin[:, None] + tl.arange(0, LOOKUPS)[None, :]
     for first in range(0, longest, LOOKUPS):
-        lookup = begin[:, None] + first + tl.arange(0, LOOKUPS)[None, :]
+        lookup = leading + first
         row = tl.load(indices + lookup, mask=lookup < end[:, None], other=-1).to(tl.int64)
         named = (row >= 0) & (row < rows[:, None])
         start = tl.multiple_of(table[:, None] + row * dim[:, None], (VECTOR, VECTOR))
-        mask = named[:, :, None] & (column[None, :] < dim[:, None])[:, None, :]
-        terms = widened(tl.load(weights + start[:, :, None] + column[None, None, :], mask=mask, other=0.0), WORK)
+        place = weights + (start[:, :, None] + column[None, None, :])
+        terms = widened(tl.load(place, mask=named[:, :, None] & inside, other=0.0), WORK)
         if per_sample_weights is not None:
             weight = tl.load(per_sample_weights + lookup, mask=named, other=0.0).to(WORK)
             terms = terms * weight[:, :, None]

@@ -22,7 +22,7 @@ from .forward import gather
 from .layout import BagPlaces, Bags, FeatureLayout, TableLayout, fixed_batch, variable_batch
 from .optimizers import DECAYS, OPTIMIZERS, Hyper, Rule, State
 from .small_tables import is_small, multiply
-from .tiles import Allocate, Tile, allocate_plainly, lookups_a_tile, product_tile, tile
+from .tiles import Allocate, allocate_plainly, product_tile, row_tile, tile
 from .transpose import Runs, transpose
 from .weight_gradient import weight_gradient
 
@@ -289,7 +289,14 @@ class Call:
             None if small is None else small.mask,
             mean=mean,
             accumulation=module.accumulation,
-            tile=self.tile(len(bags), whole_rows=False),
+            tile=tile(
+                device,
+                module.layout.widest,
+                len(bags),
+                bags.lookups,
+                lambda: bags.ends - bags.begins,
+                whole_rows=False,
+            ),
         )
         if small is not None:
             multiply(*tables, small.numbers, mean=mean, tile=product_tile(device, module.layout.widest))
@@ -315,7 +322,7 @@ class Call:
             module.features,
             mean=module.pooling_mode is Pooling.MEAN,
             accumulation=module.accumulation,
-            tile=tile(self.indices.device, module.layout.widest, 1, whole_rows=True),
+            tile=row_tile(self.indices.device, module.layout.widest),
         )
         return result
 
@@ -341,7 +348,6 @@ class Call:
             rule,
             mean=module.pooling_mode is Pooling.MEAN,
             accumulation=torch.float64 if module.accumulation is torch.float64 else torch.float32,
-            tile=self.tile(self.runs.most, whole_rows=True),
             allocate=module.allocate,
         )
         module.updates += 1
@@ -351,11 +357,6 @@ class Call:
         module = self.module
         adam = module.optimizer in WITH_SECOND
         return DECAYS[(Decay.DECOUPLED if adam else module.weight_decay_mode) if module.weight_decay else Decay.NONE]
-
-    def tile(self, rows: int, *, whole_rows: bool) -> Tile:
-        """Tile of pooling (rows are bags) or of updating (rows are runs)."""
-        lookups = lookups_a_tile(self.bags.lookups, rows)
-        return tile(self.indices.device, self.module.layout.widest, lookups, whole_rows=whole_rows)
 
 
 class _Lookup(torch.autograd.Function):

@@ -1,8 +1,7 @@
 """Tile sizes, and how kernels are launched.
 
-A tile is (bags or runs) x lookups x columns. A GPU wants small tiles that fit into registers, one row of output a
-program; the interpreter pays 60 to 100 us an operation whatever its size up to some ten thousand elements, so there a
-program takes many rows.
+A tile is (rows: bags or runs) x lookups x columns. A GPU wants tiles that fit into registers. The interpreter pays by
+the operation, whatever its size up to some ten thousand elements, so there a program takes many rows and lookups.
 """
 
 from __future__ import annotations
@@ -14,31 +13,39 @@ from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 
 from . import MODE, Mode
 from .interpreter import prepared
 
-Allocate = Callable[[str, tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
+Allocate = Callable[[str, tuple[int, ...], torch.dtype, torch.device], Tensor]
 """Gives a tensor: name, shape, dtype, device. Its values are whatever they are: kernels write all that is read."""
 
 
-def allocate_plainly(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def allocate_plainly(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """An uninitialised tensor from PyTorch's allocator."""
     return torch.empty(shape, dtype=dtype, device=device)
 
 
-INTERPRETED_TILE = 32_768
-"""Elements. Measured 2026-11-30, Triton 3.7.1: a gather and sum take 1.1 ms at 8,192 elements and 1.6 ms at 32,768."""
-INTERPRETED_ROWS = 512
 COMPILED_TILE = 2_048
 """Elements: with four warps, sixteen values a thread."""
+COMPILED_ROWS = 16
 COMPILED_COLUMNS = 1_024
+"""Columns of a forward's tile: wider tables are cut."""
 LOOKUPS = 8
 """Lookups of one bag or run in a tile: as many loads as a GPU's thread keeps in flight."""
-SHORT_BAG_LOOKUPS = 2
+SHORT_LOOKUPS = 2
 FLAT = 1_024
 """Elements of one-dimensional tiles, such as lookups to linearise."""
+
+INTERPRETED_TILE = 131_072
+INTERPRETED_ROWS = (1, 8, 64, 512)
+INTERPRETED_LOOKUPS = (8, 64, 512)
+INTERPRETED_COLUMNS = 512
 INTERPRETED_FLAT = 8_192
+PROGRAM_COST, STEP_COST, ELEMENT_COST = 3.0e-3, 0.9e-3, 30e-9
+"""Seconds that the interpreter takes for a program, for a step of its loop, and for an element of a step's tile.
+Measured 2026-11-30, Triton 3.7.1: a gather and sum of 8,192 elements takes 1.1 ms, of 131,072 four."""
 
 
 @dataclass(frozen=True)
@@ -58,41 +65,44 @@ def is_interpreted(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def tile(device: torch.device, width: int, lookups: int, *, whole_rows: bool) -> Tile:
-    """Tile of rows of `width` columns, `lookups` at a time.
+def tile(
+    device: torch.device, width: int, rows: int, lookups: int, lengths: Callable[[], Tensor], *, whole_rows: bool
+) -> Tile:
+    """Tile for `rows` rows of at most `width` columns and `lookups` lookups together.
 
     Parameters
     ----------
+    lengths
+        Gives (rows,), how many lookups each has. Called only for the interpreter: a GPU would have to be waited for.
     whole_rows
         Whether the tile must hold all columns, because a mean over them is needed.
     """
     columns = triton.next_power_of_2(width)
     if is_interpreted(device):
-        most, limit = INTERPRETED_TILE, INTERPRETED_ROWS
-        columns = columns if whole_rows else min(columns, 512)
-    else:
-        most, limit = COMPILED_TILE, 16
-        columns = columns if whole_rows else min(columns, COMPILED_COLUMNS)
-    while lookups > 1 and lookups * columns > most:
-        lookups //= 2
-    rows = max(1, min(limit, most // (lookups * columns)))
-    return Tile(rows, lookups, columns)
+        columns = columns if whole_rows else min(columns, INTERPRETED_COLUMNS)
+        return _cheapest(lengths(), columns)
+    columns = columns if whole_rows else min(columns, COMPILED_COLUMNS)
+    most = SHORT_LOOKUPS if lookups <= SHORT_LOOKUPS * rows else LOOKUPS  # a mean length
+    most = max(1, min(most, COMPILED_TILE // columns))
+    return Tile(max(1, min(COMPILED_ROWS, COMPILED_TILE // (most * columns))), most, columns)
+
+
+def row_tile(device: torch.device, width: int) -> Tile:
+    """Tile of single lookups, with all columns of each."""
+    columns = triton.next_power_of_2(width)
+    limits = (INTERPRETED_TILE, 2 * INTERPRETED_FLAT) if is_interpreted(device) else (COMPILED_TILE, COMPILED_ROWS)
+    return Tile(max(1, min(limits[1], limits[0] // columns)), 1, columns)
 
 
 def product_tile(device: torch.device, width: int) -> Tile:
     """Tile of a matrix product with a small table: 16 is the least that tensor cores take of any axis."""
     columns = min(max(16, triton.next_power_of_2(width)), 128)
-    return Tile(64 if is_interpreted(device) else 16, LOOKUPS, columns)
+    return Tile(64, 64, columns) if is_interpreted(device) else Tile(16, LOOKUPS, columns)
 
 
 def flat(device: torch.device) -> int:
     """Elements of a one-dimensional tile."""
     return INTERPRETED_FLAT if is_interpreted(device) else FLAT
-
-
-def lookups_a_tile(lookups: int, rows: int) -> int:
-    """Lookups of one bag in a tile, by the mean length: tiles of short bags would be mostly empty."""
-    return SHORT_BAG_LOOKUPS if lookups <= SHORT_BAG_LOOKUPS * rows else LOOKUPS
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
@@ -105,3 +115,21 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
         return
     with prepared() if MODE is Mode.INTERPRETED else nullcontext():
         kernel[grid](*arguments, **constants, enable_fp_fusion=False)
+
+
+def _cheapest(lengths: Tensor, columns: int) -> Tile:
+    """The interpreter's tile that takes least time: each block of rows steps through its longest one."""
+    best, least = Tile(1, INTERPRETED_LOOKUPS[0], columns), float("inf")
+    for rows in INTERPRETED_ROWS:
+        blocks = -(-len(lengths) // rows)
+        padded = torch.nn.functional.pad(lengths, (0, blocks * rows - len(lengths))).view(blocks, rows)
+        longest = padded.amax(1) if blocks else padded.new_zeros(0)
+        for lookups in INTERPRETED_LOOKUPS:
+            elements = rows * lookups * columns
+            if elements > INTERPRETED_TILE and (rows, lookups) != (1, INTERPRETED_LOOKUPS[0]):
+                continue
+            steps = int(((longest + (lookups - 1)) // lookups).sum())
+            cost = blocks * PROGRAM_COST + steps * (STEP_COST + elements * ELEMENT_COST)
+            if cost < least:
+                best, least = Tile(rows, lookups, columns), cost
+    return best

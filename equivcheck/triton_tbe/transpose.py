@@ -68,6 +68,11 @@ class Runs:
     most: int
     long: LongRuns | None
 
+    def short_lengths(self) -> Tensor:
+        """(most,) lookups of each run, zero for long ones."""
+        lengths = self.pointers.start[: self.most + 1].diff()
+        return torch.where(lengths < LONG_RUN, lengths, 0)
+
 
 def transpose(indices: Tensor, bags: Bags, features: FeatureLayout, allocate: Allocate) -> Runs:
     """Sort and encode the lookups of all bags."""

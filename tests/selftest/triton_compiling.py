@@ -29,7 +29,7 @@ from equivcheck.triton_tbe.forward import gather
 from equivcheck.triton_tbe.layout import Bags, FeatureLayout, TableLayout, fixed_batch
 from equivcheck.triton_tbe.optimizers import DECAYS, OPTIMIZERS, Hyper, Rule, State
 from equivcheck.triton_tbe.small_tables import multiply
-from equivcheck.triton_tbe.tiles import allocate_plainly, product_tile, tile
+from equivcheck.triton_tbe.tiles import allocate_plainly, product_tile, row_tile, tile
 from equivcheck.triton_tbe.transpose import transpose
 from equivcheck.triton_tbe.weight_gradient import weight_gradient
 
@@ -110,7 +110,7 @@ def forwards(
         skipped if mean else None,
         mean=mean,
         accumulation=accumulation,
-        tile=tile(DEVICE, widest, 8, whole_rows=False),
+        tile=tile(DEVICE, widest, len(bags), LOOKUPS, list, whole_rows=False),
     )
     if accumulation is FP32:
         numbers = empty(1, dtype=torch.int64)
@@ -126,7 +126,7 @@ def forwards(
             features,
             mean=mean,
             accumulation=accumulation,
-            tile=tile(DEVICE, widest, 1, whole_rows=True),
+            tile=row_tile(DEVICE, widest),
         )
 
 
@@ -158,7 +158,6 @@ def backwards(
         Rule(OPTIMIZERS[optimizer], DECAYS[decay], stochastic, 7, 1),
         mean=mean,
         accumulation=accumulation,
-        tile=tile(DEVICE, features.tables.widest, 8, whole_rows=True),
         allocate=allocate_plainly,
     )
 
@@ -182,9 +181,7 @@ def representative() -> None:
         (odd, torch.int64, FP16, FP32, None, FP32, False, OptimizerKind.ADAGRAD, Decay.NONE, False),
         (wide, torch.int32, FP32, BF16, FP32, FP64, True, OptimizerKind.ROWWISE_ADAGRAD, Decay.DECOUPLED, False),
     ):
-        backwards(
-            dims, index_type, storage, output, weighted, accumulation, mean, optimizer, decay, stochastic
-        )
+        backwards(dims, index_type, storage, output, weighted, accumulation, mean, optimizer, decay, stochastic)
 
 
 def everything() -> None:
