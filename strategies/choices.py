@@ -1,7 +1,8 @@
 """Strategies for whole Cases: any case, and for each property the cases that show what it is there to see.
 
-Each is a menu and nothing else. All of them shrink towards one table of one row and the menu's least width, one bag,
-one lookup, the first option of every axis, and seeds of zero.
+Each is a menu and nothing else. `supports` is a subject's: most cases then come from what it does not refuse. All of
+them shrink towards one table of one row and the menu's least width, one bag, one lookup, the first option of every
+axis, and seeds of zero.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from strategies.menu import (
     Forced,
     Menu,
     Sharing,
+    Supports,
     ascending,
 )
 
@@ -151,7 +153,7 @@ LARGE = replace(
     dims=((1, 2, 4, 4, 8, 32, 128), POWER_DIMS),
     rows=ascending((*axes.ROWS[3:], *axes.LARGE_ROWS), (2**20, 2**23 + 1)),
     copies=ascending((*COPIES, *axes.LARGE_BATCHES)),
-    features_most=2,
+    feature_parts=(1, 1, 2),
     feature_counts=(0,),
     recipes=(Recipe.EXACT, Recipe.SMOOTH),
 )
@@ -159,94 +161,105 @@ _DEFAULT = Profile.DEFAULT.budget
 
 
 @st.composite
-def from_menu(draw: st.DrawFn, menu: Menu, budget: Budget = _DEFAULT) -> Case:
-    """A case of a menu, within a budget."""
-    return whole.case(HypothesisChooser(draw), menu, budget)
+def from_menu(draw: st.DrawFn, *menus: Menu, budget: Budget = _DEFAULT) -> Case:
+    """A case of one of the menus, within a budget."""
+    chooser = HypothesisChooser(draw)
+    return whole.case(chooser, chooser.choose(menus), budget)
 
 
-def cases(budget: Budget = _DEFAULT, *, focus: Forced | None = None) -> st.SearchStrategy[Case]:
+def _from(menu: Menu, budget: Budget, supports: Supports | None) -> st.SearchStrategy[Case]:
+    """Cases of a menu. With `supports`, seven of eight from what the subject takes; the rest stays counted."""
+    menus = (menu,) if supports is None else (*(menu.supported(supports),) * 7, menu)
+    return from_menu(*menus, budget=budget)
+
+
+def cases(
+    budget: Budget = _DEFAULT, *, focus: Forced | None = None, supports: Supports | None = None
+) -> st.SearchStrategy[Case]:
     """Any case: all axes and edges, half of the cases with a forced pair; all of them with `focus`, if given."""
-    return from_menu(ANY if focus is None else replace(ANY, forced=(focus,)), budget)
+    return _from(ANY if focus is None else replace(ANY, forced=(focus,)), budget, supports)
 
 
-def exact_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def exact_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Cases whose sums are exact in every order, so that results are judged to the bit."""
-    return from_menu(EXACT, budget)
+    return _from(EXACT, budget, supports)
 
 
-def run_length_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def run_length_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Exact cases with a run of a length around a threshold."""
-    return from_menu(RUN_LENGTH, budget)
+    return _from(RUN_LENGTH, budget, supports)
 
 
-def pooling_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def pooling_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """SUM, MEAN and NONE, with empty bags; MEAN with 16-bit output is forced."""
-    return from_menu(POOLING, budget)
+    return _from(POOLING, budget, supports)
 
 
-def weights_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def weights_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Per-sample weights, most with a gradient of their own."""
-    return from_menu(WEIGHTS, budget)
+    return _from(WEIGHTS, budget, supports)
 
 
-def sharing_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def sharing_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Features that share tables, in ascending order and not."""
-    return from_menu(SHARING, budget)
+    return _from(SHARING, budget, supports)
 
 
-def vbe_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def vbe_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Variable batches of one to eight ranks, some of them empty."""
-    return from_menu(VBE, budget)
+    return _from(VBE, budget, supports)
 
 
-def layout_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def layout_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Inputs that are strided, slices, misaligned, expanded or transposed."""
-    return from_menu(LAYOUT, budget)
+    return _from(LAYOUT, budget, supports)
 
 
-def bounds_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def bounds_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Checked bounds, with indices and offsets out of them in most cases."""
-    return from_menu(BOUNDS, budget)
+    return _from(BOUNDS, budget, supports)
 
 
-def stochastic_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def stochastic_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Stochastic rounding: 16-bit tables, and fp32 ones, which it leaves alone."""
-    return from_menu(STOCHASTIC, budget)
+    return _from(STOCHASTIC, budget, supports)
 
 
-def nonfinite_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def nonfinite_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """NaN or an infinity in looked-up rows, in all others, in a gradient, or in a per-sample weight."""
-    return from_menu(NONFINITE, budget)
+    return _from(NONFINITE, budget, supports)
 
 
-def call_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def call_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Everything around the call: outstanding, retained, forward only, streams, graphs, frozen features."""
-    return from_menu(CALLS, budget)
+    return _from(CALLS, budget, supports)
 
 
-def steps_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def steps_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Two to four steps with other data, batches and learning rates."""
-    return from_menu(STEPS, budget)
+    return _from(STEPS, budget, supports)
 
 
-def optimizer_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def optimizer_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Optimizers with state, among them exact squares and gradients whose squares underflow 16 bits."""
-    return from_menu(OPTIMIZER, budget)
+    return _from(OPTIMIZER, budget, supports)
 
 
-def small_table_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def small_table_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Narrow tables of few rows with long runs: what small-table paths are for."""
-    return from_menu(SMALL_TABLES, budget)
+    return _from(SMALL_TABLES, budget, supports)
 
 
-def traffic_cases(budget: Budget = _DEFAULT) -> st.SearchStrategy[Case]:
+def traffic_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Bags by a distribution: many hot rows at once, and numbers of distinct rows around 1,024."""
-    return from_menu(TRAFFIC, budget)
+    return _from(TRAFFIC, budget, supports)
 
 
-def large_cases(budget: Budget = Profile.THOROUGH.budget) -> st.SearchStrategy[Case]:
+def large_cases(
+    budget: Budget = Profile.THOROUGH.budget, *, supports: Supports | None = None
+) -> st.SearchStrategy[Case]:
     """Tables and row ids beyond 2^24 and 2^31, and batches above 65,535, as far as the budget goes."""
-    return from_menu(LARGE, budget)
+    return _from(LARGE, budget, supports)
 
 
 def random_case(seed: int, budget: Budget = _DEFAULT, menu: Menu = ANY) -> Case:

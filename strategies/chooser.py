@@ -30,11 +30,8 @@ class Chooser(Protocol):
         """One of the options, each as likely as the other."""
         ...
 
-    def several(self, part: Callable[[], T], most: int, more: tuple[bool, ...], least: int = 0) -> list[T]:
-        """From `least` to `most` parts, each of which a shrinker can delete alone.
-
-        `more` are the options for going on after each part, False first.
-        """
+    def several(self, part: Callable[[], T], counts: tuple[int, ...]) -> list[T]:
+        """As many parts as one of `counts` says, which are ascending; a shrinker can delete each part alone."""
         ...
 
 
@@ -64,6 +61,11 @@ def draw_up_to(axis: Axis[int], chooser: Chooser, largest: int) -> int:
     return axis.options[chooser.position(min(axis.least, most), most)]
 
 
+def smallest(axis: Axis[int]) -> int:
+    """The smallest number that may be drawn from an axis of ascending ones."""
+    return axis.options[axis.least]
+
+
 class SeededChooser:
     """Choices that are a pure function of a seed."""
 
@@ -81,19 +83,18 @@ class SeededChooser:
         """One of the options."""
         return options[self.position(0, len(options) - 1)]
 
-    def several(self, part: Callable[[], T], most: int, more: tuple[bool, ...], least: int = 0) -> list[T]:
-        """From `least` to `most` parts."""
-        parts: list[T] = []
-        while len(parts) < most and (self.choose(more) or len(parts) < least):
-            parts.append(part())
-        return parts
+    def several(self, part: Callable[[], T], counts: tuple[int, ...]) -> list[T]:
+        """As many parts as one of `counts` says."""
+        return [part() for _ in range(self.choose(counts))]
 
 
 class HypothesisChooser:
     """Choices drawn by Hypothesis: `draw` is that of a composite strategy.
 
-    A part and the decision to have it are drawn inside one strategy. Hypothesis records them as one span, which its
-    shrinker deletes in one step (`hypothesis.strategies.lists` does the same).
+    The number of parts is drawn first, and each part inside a strategy of its own, which Hypothesis records as a span.
+    Where a smaller number alone does not show a failure, its shrinker also deletes each span in turn
+    (`Shrinker.minimize_individual_choices`, Hypothesis 6.170). With a choice for going on before each part, as
+    `hypothesis.strategies.lists` has it, parts of more than five choices could not be deleted from the front.
     """
 
     def __init__(self, draw: st.DrawFn) -> None:
@@ -109,25 +110,18 @@ class HypothesisChooser:
         """One of the options; shrinks towards the first."""
         return options[self._draw(_positions(0, len(options) - 1))]
 
-    def several(self, part: Callable[[], T], most: int, more: tuple[bool, ...], least: int = 0) -> list[T]:
-        """From `least` to `most` parts; shrinks towards the fewest and simplest."""
+    def several(self, part: Callable[[], T], counts: tuple[int, ...]) -> list[T]:
+        """As many parts as one of `counts` says; shrinks towards the fewest and simplest."""
         parts: list[T] = []
-        while len(parts) < most:
-            # Chosen before a part that must be there, too: what follows keeps its place when a part is deleted.
-            self._next = lambda: part() if self.choose(more) or len(parts) < least else _END
-            drawn = self._draw(self._span)
-            if drawn is _END:
-                break
-            parts.append(cast(T, drawn))
+        for _ in range(self.choose(counts)):
+            self._next = part
+            parts.append(cast(T, self._draw(self._span)))
         return parts
 
     def run(self, draw: st.DrawFn) -> object:
         """The next part, drawn inside the span that `draw` belongs to."""
         self._draw = draw
         return self._next()
-
-
-_END = object()
 
 
 @st.composite

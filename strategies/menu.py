@@ -33,6 +33,9 @@ from equivcheck.case import (
 from equivcheck.formats import DType
 from strategies.data import Recipe
 
+Supports = Callable[[Case], object]
+"""Whether a subject takes a case: a backend's method."""
+
 
 class Sharing(enum.Enum):
     """Whether features share tables: never, by chance, surely, and surely with a map that is not ascending."""
@@ -62,7 +65,8 @@ _SMALL_DIMS = (4, 4, 8, 8, 4, 12, 16, 16, 24, 2, 3, 6)
 ANY_DIMS = ascending(axes.DIMS, (6, 10, 16, 24, 48, 96, 192, 384), _SMALL_DIMS)
 QUAD_DIMS = tuple(dim for dim in ANY_DIMS if dim % 4 == 0)
 POWER_DIMS = tuple(dim for dim in ANY_DIMS if dim & (dim - 1) == 0)
-TIMES = ascending(axes.RUN_LENGTHS, (3, 4, 5, 12, 24, 48, 100, 300, 768, 3000), (1,) * 16 + (2,) * 8 + (3, 3, 5, 8))
+# Values between are odd: what goes wrong with the rest after blocks of 2, 4 or 8 can shrink by them.
+TIMES = ascending(axes.RUN_LENGTHS, (3, 4, 5, 11, 23, 45, 99, 301, 767, 3001), (1,) * 16 + (2,) * 8 + (3, 3, 5, 8))
 BAG_TIMES = ascending(tuple(n for n in axes.BAG_LENGTHS if n), (), TIMES)
 COPIES = ascending(axes.BATCHES[1:], (3, 5, 8, 16, 100, 127, 1024), (1,) * 20 + (2,) * 3)
 ROWS = ascending((*axes.ROWS[1:], *axes.DISTINCT_ROWS), (3, 5, 100, 128, 200, 300), (1, 2, 2, 3, 3, 5, 10, 16))
@@ -76,9 +80,9 @@ class Menu:
     """Options for every axis of a case, the simplest first: towards it a failure shrinks.
 
     An axis with one option is pinned. `hot` are run lengths of which the case surely has one (0: none).
-    `feature_counts` are numbers of features (0: as many as the list happens to hold), `dims` and `times` lists of which
-    one is drawn for the whole case, `widest` the limit of its dims. `forced` are combinations of which one is drawn
-    for the case, or None.
+    `feature_parts` are lengths of the list of features, `feature_counts` numbers up to which it is repeated (0: not).
+    `dims` and `times` are lists of which one is drawn for the whole case, `widest` is the limit of its dims. `forced`
+    are combinations of which one is drawn for the case, or None.
     """
 
     name: str = "any"
@@ -101,7 +105,7 @@ class Menu:
     index_faults: tuple[IndexFault, ...] = tuple(IndexFault)
     offset_faults: tuple[OffsetFault, ...] = tuple(OffsetFault)
 
-    features_most: int = 4
+    feature_parts: tuple[int, ...] = (1, 1, 1, 2, 2, 3, 4)
     feature_counts: tuple[int, ...] = (*(0,) * 150, *axes.FEATURES[2:])
     dims: tuple[tuple[int, ...], ...] = (QUAD_DIMS, ANY_DIMS)
     widest: tuple[int, ...] = (*(2**31,) * 15, 31)
@@ -152,7 +156,7 @@ class Menu:
                 pins[name] = (positions[0], positions[-1])
         return pins
 
-    def supported(self, supports: Callable[[Case], object]) -> Menu:
+    def supported(self, supports: Supports) -> Menu:
         """Without what a subject refuses already in the simplest case that has it.
 
         What it refuses only in combination stays. A property draws from this menu most of the time, and from the

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 from equivcheck.case import Bag, Distribution, Feature, Lookup, Traffic
 from strategies.budget import Budget
-from strategies.chooser import Axis, Chooser, draw_up_to
+from strategies.chooser import Axis, Chooser, draw_up_to, smallest
 from strategies.menu import BagKind, Sharing
 
 _ROW_IDS = (*(0,) * 6, *(1,) * 3, 2, 2, 3, 5, 9, 62, 63, 64, 999, 4095, 2**62, 2**62)
 """Rows to look up, before they are clipped to the table; the largest is every table's last row."""
 _REFERENCES = (None, None, 0, 0, 1, 2)
-_MORE_FEATURES = (False, True)
-_MORE_BAGS = (False, True, True)
-_MORE_LOOKUPS = (False, True, True)
+_BAG_COUNTS = (0, 1, 1, 1, 2, 2, 2, 3, 4, 6)
+_LOOKUP_COUNTS = (0, 0, 1, 1, 1, 2, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Plan:
     distributions: Axis[Distribution]
     frozen: Axis[bool]
     sharing: Sharing
-    features_most: int
+    feature_parts: tuple[int, ...]
     feature_count: int
     ranks: int
     hot: int
@@ -51,7 +50,7 @@ class Plan:
 def features(chooser: Chooser, plan: Plan, budget: Budget) -> tuple[Feature, ...]:
     """Features of a case; shrinks towards one table of one row and one column without bags."""
     drawing = _Drawing(chooser, plan, budget)
-    drawn = chooser.several(drawing.feature, plan.features_most, _MORE_FEATURES, least=1)
+    drawn = chooser.several(drawing.feature, plan.feature_parts)
     return _repeated(_shared([f for f in drawn if f is not None], chooser, plan), plan)
 
 
@@ -118,13 +117,13 @@ class _Drawing:
         if self._hot:
             work, output = work // self._hot, min(output, self._output // self._hot)
         if plan.kinds.least > 0 or len(plan.kinds.options) == 1:  # traffic for sure
-            work //= _smallest(plan.traffic_bags) * _smallest(plan.traffic_lengths) * 2
+            work //= smallest(plan.traffic_bags) * smallest(plan.traffic_lengths) * 2
         return max(min(work, output, plan.widest), 0 if self._count else 1)
 
     def _table(self, limit: int) -> tuple[int, int]:
         """Rows and width."""
         plan = self._plan
-        dim = draw_up_to(plan.dims, self._chooser, min(limit, max(1, self._tables // _smallest(plan.rows))))
+        dim = draw_up_to(plan.dims, self._chooser, min(limit, max(1, self._tables // smallest(plan.rows))))
         if plan.power_dims:
             dim = 1 << dim.bit_length() - 1
         if plan.one_dim and self._owners:
@@ -134,7 +133,7 @@ class _Drawing:
 
     def _list_of_bags(self) -> tuple[Bag, ...]:
         hot = (self._hot_bag(),) if self._hot else ()
-        return (*hot, *(bag for bag in self._several(self._bag, 5, _MORE_BAGS) if bag is not None))
+        return (*hot, *(bag for bag in self._several(self._bag, _BAG_COUNTS) if bag is not None))
 
     def _hot_bag(self) -> Bag:
         """A run of the length asked for: inside one bag, or one lookup in each of many bags."""
@@ -148,7 +147,7 @@ class _Drawing:
     def _bag(self) -> Bag | None:
         plan = self._plan
         rank = self._choose(tuple(range(plan.ranks))) if plan.ranks > 1 else 0
-        lookups = tuple(self._several(self._lookup, 3, _MORE_LOOKUPS))
+        lookups = tuple(self._several(self._lookup, _LOOKUP_COUNTS))
         if plan.round_lengths:
             lookups = _rounded(lookups)
         length = sum(lookup.times for lookup in lookups)
@@ -189,11 +188,6 @@ class _Drawing:
         self._bags += copies
 
 
-def _smallest(axis: Axis[int]) -> int:
-    """The smallest number that may be drawn."""
-    return axis.options[axis.least]
-
-
 def _rounded(lookups: tuple[Lookup, ...]) -> tuple[Lookup, ...]:
     """With the last one repeated until the bag's length is a power of two: 1/length is then exact."""
     length = sum(lookup.times for lookup in lookups)
@@ -210,29 +204,19 @@ def _shared(drawn: list[Feature], chooser: Chooser, plan: Plan) -> list[Feature]
     if not unsorted and plan.sharing is not Sharing.SURELY:
         return drawn
     bags = (Bag((Lookup(),)),)
+    which = chooser.choose(
+        (0, 1)
+    )  # also where it is not used: one kind of sharing shall not be simpler for its choices
     if unsorted and sum(feature.table is None for feature in drawn) < 2:
         drawn = [*drawn, Feature(rows=drawn[0].rows, dim=drawn[0].dim, bags=bags)]
     owners = [position for position, feature in enumerate(drawn) if feature.table is None]
     if unsorted:
         return [*drawn, Feature(table=0, bags=bags)]
     if len(owners) == len(drawn):
-        return [*drawn, Feature(table=owners[chooser.choose((0, 1)) % len(owners)], bags=bags)]
+        return [*drawn, Feature(table=owners[which % len(owners)], bags=bags)]
     return drawn
 
 
 def _repeated(drawn: list[Feature], plan: Plan) -> tuple[Feature, ...]:
-    """In turn, up to the number of features asked for; with sharing, each second round names the first one's tables."""
-    result = list(drawn)
-    count = len(drawn)
-    while len(result) < plan.feature_count:
-        position = len(result)
-        feature = drawn[position % count]
-        if feature.table is None and plan.sharing is not Sharing.NEVER and position // count % 2:
-            feature = _in_table_of(feature, position % count)
-        result.append(feature)
-    return tuple(result)
-
-
-def _in_table_of(feature: Feature, owner: int) -> Feature:
-    """The same lookups in another feature's table."""
-    return Feature(table=owner, bags=feature.bags, traffic=feature.traffic, frozen=feature.frozen)
+    """In turn, up to the number of features asked for: tables are repeated as tables, references as references."""
+    return tuple(drawn[position % len(drawn)] for position in range(max(len(drawn), plan.feature_count)))

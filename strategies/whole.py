@@ -33,7 +33,7 @@ from equivcheck.case import (
 from equivcheck.formats import DType
 from strategies import data
 from strategies.budget import Budget
-from strategies.chooser import Axis, Chooser
+from strategies.chooser import Axis, Chooser, smallest
 from strategies.data import Data, Recipe
 from strategies.menu import Menu, Sharing
 from strategies.structure import Plan, features
@@ -122,7 +122,8 @@ class _Drawing:
     def _features(self, budget: Budget, ranks: int, pooling: Pooling, recipe: Recipe) -> tuple[Feature, ...]:
         menu = self._menu
         values = recipe.data
-        dims = self._choose(menu.dims)
+        listed = self._choose(menu.dims)
+        dims = Axis(listed, bisect_left(listed, values.least_dim) if listed[-1] >= values.least_dim else 0)
         count = self._draw("feature_counts", menu.feature_counts)
         hot = self._draw("hot", menu.hot)
         size = self._choose(_SIZES)
@@ -130,7 +131,7 @@ class _Drawing:
         # What is repeated, or added to share a table for sure, is paid for beforehand.
         each = budget.divided(max(1, count) * (3 if sharing in (Sharing.SURELY, Sharing.UNSORTED) else 1))
         plan = Plan(
-            dims=Axis(dims, bisect_left(dims, values.least_dim)) if dims[-1] >= values.least_dim else Axis(dims),
+            dims=dims,
             rows=self._axis("rows", menu.rows),
             times=Axis(self._choose(menu.times)),
             copies=Axis(menu.copies),
@@ -140,10 +141,10 @@ class _Drawing:
             distributions=self._axis("distributions", menu.distributions),
             frozen=Axis(menu.frozen),
             sharing=sharing,
-            features_most=menu.features_most,
+            feature_parts=menu.feature_parts,
             feature_count=count,
             ranks=ranks,
-            hot=hot if 2 * hot <= each.work else 0,
+            hot=hot if 2 * hot * smallest(dims) <= each.work else 0,
             widest=self._draw("widest", menu.widest),
             rowless=self._choose(menu.rowless),
             one_dim=pooling is Pooling.NONE,
@@ -204,9 +205,8 @@ class _Drawing:
             if IndexFault.PRUNED in menu.index_faults and self._choose((False,) * 24 + (True,)):
                 return mode, (BadIndex(IndexFault.PRUNED, self._choose(_POSITIONS)),), ()
             return mode, (), ()
-        indices = self._chooser.several(self._bad_index, 3, (False, True)) if menu.index_faults else []
-        malformed = bool(menu.offset_faults) and self._choose((False, False, True))
-        offsets = self._chooser.several(self._bad_offset, 2, (False, True)) if malformed else []
+        indices = self._chooser.several(self._bad_index, (0, 0, 1, 1, 2, 3)) if menu.index_faults else []
+        offsets = self._chooser.several(self._bad_offset, (0, 0, 0, 0, 1, 2)) if menu.offset_faults else []
         return mode, tuple(indices), tuple(offsets)
 
     def _bad_index(self) -> BadIndex:
