@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -95,7 +95,8 @@ class TritonBackend:
         """See `Backend`."""
         with np.errstate(all="ignore"):  # NumPy's warnings in the interpreter are IEEE's results on a GPU
             system = _Tables(problem, self)
-            return drive(problem, system)
+            outcome = drive(problem, system)
+        return replace(outcome, paths=tuple(sorted(system.paths)))
 
     def versions(self) -> dict[str, str]:
         """See `Backend`."""
@@ -181,7 +182,7 @@ class _Lookup:
 class _Tables:
     """The module as the `System` that is driven."""
 
-    def __init__(self, problem: Problem, backend: TritonBackend, *, load: bool = True) -> None:
+    def __init__(self, problem: Problem, backend: TritonBackend, restoring: _Tables | None = None) -> None:
         case, optimizer = problem.case, problem.case.optimizer
         self.problem, self.backend, self.device = problem, backend, backend.device
         self.allocate = _Poisoned()
@@ -215,7 +216,9 @@ class _Tables:
             for name in ("weights", "momentum1", "momentum2")
             if self._buffer(name) is not None
         }
-        if load:
+        self.paths: set[str] = set() if restoring is None else restoring.paths
+        self.module.paths = self.paths
+        if restoring is None:
             self.load(problem.initial, 0)
 
     def load(self, snapshot: Snapshot, step: int) -> None:
@@ -248,7 +251,7 @@ class _Tables:
         saved = io.BytesIO()
         torch.save(self.module.state_dict(), saved)
         saved.seek(0)
-        fresh = type(self)(self.problem, self.backend, load=False)
+        fresh = type(self)(self.problem, self.backend, self)
         fresh.module.load_state_dict(torch.load(saved, weights_only=True))
         return fresh
 

@@ -10,5 +10,7 @@ it is imported: `mode` makes that decision before any other file here imports it
 
 from .mode import Mode, settle
 
+__all__ = ["MODE", "Mode"]
+
 MODE: Mode = settle()
 """How the kernels of this process run."""

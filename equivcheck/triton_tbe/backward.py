@@ -41,8 +41,8 @@ def update(
     mean: bool,
     accumulation: torch.dtype,
     allocate: Allocate,
-) -> None:
-    """Update tables and optimizer states in place: one update a run."""
+) -> tuple[str, ...]:
+    """Update tables and optimizer states in place: one update a run. Returns the paths taken, with their tiles."""
     common = (bags.pointers, features.pointers, runs.pointers, bags.owner)
     random = (rule.seed, rule.number)
     applying = {"OPTIMIZER": rule.optimizer, "DECAY": rule.decay, "STOCHASTIC": rule.stochastic}
@@ -65,9 +65,10 @@ def update(
         **kinds,
         **_sizes(short),
     )
+    path = f"backward: runs below {LONG_RUN} {short}"
     long = runs.long
     if long is None:
-        return
+        return (path,)
     chunks = long.most_chunks
     split = tile(device, width, chunks, chunks * CHUNK, lambda: torch.full((chunks,), CHUNK), whole_rows=True)
     partial = allocate("partial gradients", (chunks, split.columns), accumulation, device)
@@ -96,6 +97,7 @@ def update(
         **kinds,
         **_sizes(split),
     )
+    return path, f"backward: runs from {LONG_RUN} in chunks of {CHUNK} {split}"
 
 
 def _sizes(tile: Tile) -> dict[str, int]:
@@ -125,9 +127,13 @@ def _update_short(
     COLUMNS: tl.constexpr,
 ):
     """Each of ROWS runs, if it is shorter than LONG_RUN: sum its gradients and apply them."""
-    run = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    run = tl.program_id(0).to(tl.int64) * ROWS
+    runs_in_all = tl.load(runs.total)
+    if run >= runs_in_all:
+        return
+    run += tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
-    live = run < tl.load(runs.total)
+    live = run < runs_in_all
     first = tl.load(runs.start + run, mask=live, other=0)
     last = tl.load(runs.start + run + 1, mask=live, other=0)
     live = live & (last - first < LONG_RUN)
@@ -169,9 +175,13 @@ def _sum_chunks(
     COLUMNS: tl.constexpr,
 ):
     """Each of ROWS chunks of long runs: sum its gradients into the chunk's row of `partial`."""
-    chunk = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    chunk = tl.program_id(0).to(tl.int64) * ROWS
+    chunks_in_all = tl.load(long.chunks)
+    if chunk >= chunks_in_all:
+        return
+    chunk += tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
-    live = chunk < tl.load(long.chunks)
+    live = chunk < chunks_in_all
     run = tl.load(long.run_of_chunk + chunk, mask=live, other=0)
     begin = tl.load(runs.start + run, mask=live, other=0)
     end = tl.load(runs.start + run + 1, mask=live, other=0)
@@ -219,10 +229,14 @@ def _update_long(
     COLUMNS: tl.constexpr,
 ):
     """Each of ROWS long runs: sum its chunks' gradients and apply them."""
-    number_of_long = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    place = tl.program_id(0).to(tl.int64) * ROWS
+    runs_in_all = tl.load(long.total)
+    if place >= runs_in_all:
+        return
+    place += tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
-    live = number_of_long < tl.load(long.total)
-    run = tl.load(long.run + number_of_long, mask=live, other=0)
+    live = place < runs_in_all
+    run = tl.load(long.run + place, mask=live, other=0)
     row, element, dim = _row_of_run(
         bags, features, runs, owner, tl.load(runs.start + run, mask=live, other=0), live, VECTOR
     )
@@ -231,8 +245,8 @@ def _update_long(
     total = tl.zeros((ROWS, COLUMNS), ACCUMULATION)
     for step in range(0, tl.max(last - first, axis=0), LOOKUPS):
         chunk = first[:, None] + step + tl.arange(0, LOOKUPS)[None, :]
-        place = partial + chunk[:, :, None] * COLUMNS + column[None, None, :]
-        total += tl.sum(tl.load(place, mask=(chunk < last[:, None])[:, :, None], other=0.0), axis=1)
+        sums = partial + chunk[:, :, None] * COLUMNS + column[None, None, :]
+        total += tl.sum(tl.load(sums, mask=(chunk < last[:, None])[:, :, None], other=0.0), axis=1)
     update_rows(state, hyper, seed, number, total, row, element, dim, column, live, OPTIMIZER, DECAY, STOCHASTIC)
 
 

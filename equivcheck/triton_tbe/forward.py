@@ -27,8 +27,10 @@ def gather(
     mean: bool,
     accumulation: torch.dtype,
     tile: Tile,
-) -> None:
+) -> str:
     """Write y = sum of p_i w[row_i] of every bag, divided by its length where `mean`, into `output`.
+
+    Returns the path taken, with its tile.
 
     Parameters
     ----------
@@ -57,6 +59,7 @@ def gather(
         LOOKUPS=tile.lookups,
         COLUMNS=tile.columns,
     )
+    return f"forward: gather {tile}"
 
 
 @triton.jit(do_not_specialize=["count"])

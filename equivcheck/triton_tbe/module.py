@@ -6,7 +6,7 @@ Shaped like FBGEMM's `SplitTableBatchedEmbeddingBagsCodegen` where that helps. M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,9 @@ class TritonTBE(torch.nn.Module):
         """Backwards so far: each gets random numbers of its own."""
         self.bounds_check_warning = torch.zeros(1, dtype=torch.int64, device=device)
         """Wrong indices and offsets of the last forward, where the mode counts them."""
-        self._places: dict[int, BagPlaces] = {}
+        self.paths: set[str] = set()
+        """Kernels that have run, with their tiles."""
+        self._places: dict[Hashable, BagPlaces] = {}
         self._small = self._small_features(device) if small_tables else None
 
         rows, elements = (self.layout.rows,), (self.layout.elements,)
@@ -215,7 +217,7 @@ class TritonTBE(torch.nn.Module):
         sizes: Sequence[Sequence[int]] | None,
     ) -> Call:
         """Everything that a forward fixes: checked inputs, bags, hyper-parameters."""
-        places = self._fixed(len(offsets) - 1) if sizes is None else variable_batch(self.features, sizes)
+        places = self._fixed(len(offsets) - 1) if sizes is None else self._variable(sizes)
         if len(offsets) != len(places.feature) + 1:
             raise ValueError(f"{len(offsets)} offsets for {len(places.feature)} bags; give one more than bags")
         indices, offsets = indices.contiguous(), offsets.contiguous()
@@ -237,6 +239,7 @@ class TritonTBE(torch.nn.Module):
         call = Call(self, indices, bags, asks, hyper)
         if self.hoist_transpose and torch.is_grad_enabled():
             call.runs = call.transposed()
+            self.paths.add("transpose: in the forward")
         return call
 
     def _fixed(self, bags: int) -> BagPlaces:
@@ -244,8 +247,15 @@ class TritonTBE(torch.nn.Module):
             raise ValueError(f"{bags} bags cannot be shared equally by {len(self.features)} features")
         size = bags // len(self.features)
         if size not in self._places:
-            self._places[size] = fixed_batch(self.features, size)
+            self._places = {size: fixed_batch(self.features, size)}
         return self._places[size]
+
+    def _variable(self, sizes: Sequence[Sequence[int]]) -> BagPlaces:
+        """Kept too, so that a CUDA graph can be captured after a warm-up: it cannot capture a copy from the host."""
+        key = tuple(map(tuple, sizes))
+        if key not in self._places:
+            self._places = {key: variable_batch(self.features, sizes)}
+        return self._places[key]
 
     def _small_features(self, device: torch.device) -> SmallFeatures | None:
         chosen = [f for f, table in enumerate(self.features.feature_tables) if is_small(self.layout.shapes[table])]
@@ -284,7 +294,7 @@ class Call:
         tables = (output, module.weights, self.indices, per_sample_weights, bags, module.features)
         mean = module.pooling_mode is Pooling.MEAN
         small = module._small
-        gather(
+        path = gather(
             *tables,
             None if small is None else small.mask,
             mean=mean,
@@ -298,8 +308,10 @@ class Call:
                 whole_rows=False,
             ),
         )
+        module.paths.add(path)
         if small is not None:
-            multiply(*tables, small.numbers, mean=mean, tile=product_tile(device, module.layout.widest))
+            path = multiply(*tables, small.numbers, mean=mean, tile=product_tile(device, module.layout.widest))
+            module.paths.add(path)
         return output
 
     def transposed(self) -> Runs:
@@ -312,7 +324,7 @@ class Call:
         result = module.allocate(
             "weight gradient", tuple(per_sample_weights.shape), per_sample_weights.dtype, self.indices.device
         )
-        weight_gradient(
+        path = weight_gradient(
             result,
             module.weights,
             self.indices,
@@ -324,6 +336,7 @@ class Call:
             accumulation=module.accumulation,
             tile=row_tile(self.indices.device, module.layout.widest),
         )
+        module.paths.add(path)
         return result
 
     def update(self, grad_output: Tensor, per_sample_weights: Tensor | None) -> None:
@@ -338,7 +351,7 @@ class Call:
             module.seed,
             module.updates,
         )
-        update(
+        paths = update(
             State(module.weights, module.momentum1, module.momentum2),
             Gradients(grad_output, per_sample_weights),
             self.bags,
@@ -350,6 +363,7 @@ class Call:
             accumulation=torch.float64 if module.accumulation is torch.float64 else torch.float32,
             allocate=module.allocate,
         )
+        module.paths.update(paths)
         module.updates += 1
 
     def _decay(self) -> Any:

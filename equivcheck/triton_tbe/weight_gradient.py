@@ -28,10 +28,11 @@ def weight_gradient(
     mean: bool,
     accumulation: torch.dtype,
     tile: Tile,
-) -> None:
+) -> str:
     """Write the gradient of each lookup's weight into `result` (lookups,); 0 for a lookup of no row or bag.
 
-    `asks` is None, or (features,) int8: zero for features whose weights have no gradient.
+    `asks` is None, or (features,) int8: zero for features whose weights have no gradient. Returns the
+    path taken, with its tile.
     """
     launch(
         _weight_gradient,
@@ -51,6 +52,7 @@ def weight_gradient(
         LOOKUPS=tile.rows,
         COLUMNS=tile.columns,
     )
+    return f"weight gradient: {tile}"
 
 
 @triton.jit(do_not_specialize=["lookups"])

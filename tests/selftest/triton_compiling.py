@@ -80,6 +80,10 @@ def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device=DEVICE)
 
 
+def _unknown() -> torch.Tensor:
+    raise AssertionError("a GPU's tile depends on lengths, which lie on the device")
+
+
 def batch(dims: tuple[int, ...], index_type: torch.dtype) -> tuple[FeatureLayout, Bags, torch.Tensor]:
     """A fixed batch over tables of 50 rows, the first of which two features share."""
     features = FeatureLayout(TableLayout.build([(50, dim) for dim in dims]), [*range(len(dims)), 0], DEVICE)
@@ -110,7 +114,7 @@ def forwards(
         skipped if mean else None,
         mean=mean,
         accumulation=accumulation,
-        tile=tile(DEVICE, widest, len(bags), LOOKUPS, list, whole_rows=False),
+        tile=tile(DEVICE, widest, len(bags), LOOKUPS, _unknown, whole_rows=False),
     )
     if accumulation is FP32:
         numbers = empty(1, dtype=torch.int64)
@@ -192,8 +196,8 @@ def everything() -> None:
     weighted = (None, FP32, FP16)
     for values in itertools.product(dims, indices, types, types, weighted, (FP32, FP64), (False, True)):
         forwards(*values)
-    for values in itertools.product(dims, indices, types, weighted, (False, True)):
-        forwards(values[0], values[1], FP16, values[2], values[3], FP16, values[4])
+    for shape, index_type, output, weight, mean in itertools.product(dims, indices, types, weighted, (False, True)):
+        forwards(shape, index_type, FP16, output, weight, FP16, mean)
     rules = [(kind, Decay.NONE) for kind in OptimizerKind]
     rules += [(OptimizerKind.ROWWISE_ADAGRAD, decay) for decay in (Decay.L2, Decay.DECOUPLED)]
     for shape, storage, weight, wide, mean, (kind, decay), stochastic in itertools.product(
