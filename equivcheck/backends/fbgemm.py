@@ -181,6 +181,8 @@ class FbgemmCuda(_Fbgemm):
             return unsupported("FBGEMM checks that a variable batch has a sample: max_B_feature_rank is above zero")
         if case.call is Call.GRAPH and case.optimizer.is_adam and case.optimizer.step == 1:
             return unsupported("before its first step FBGEMM fetches Adam's step count, which a graph cannot capture")
+        if case.call is Call.GRAPH and case.ranks:
+            return unsupported("FBGEMM copies a variable batch's sizes from pageable memory, which no graph captures")
         return SUPPORTED
 
     def arithmetic(self, case: Case) -> Arithmetic:
@@ -212,11 +214,10 @@ class FbgemmCuda(_Fbgemm):
         return ""
 
     def run(self, problem: Problem) -> Outcome:
-        """See `Backend`. The default generator seeds stochastic rounding, and is set back afterwards."""
-        with torch.random.fork_rng(devices=[self.device]):
+        """See `Backend`. Stochastic rounding draws from CUDA's default generator, which is seeded by the case."""
+        if problem.case.rounding is Rounding.STOCHASTIC:
             torch.cuda.manual_seed(problem.case.seed)
-            tables = Tables.of(problem, self.device, experimental=self.experimental)
-            return self._run(problem, tables)
+        return self._run(problem, Tables.of(problem, self.device, experimental=self.experimental))
 
     def _paths(self, case: Case) -> tuple[str, ...]:
         """From the conditions in the source: the system does not say which path it takes."""
