@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equivcheck import isolation, runner, store
 from equivcheck.backends.protocol import BackendUnavailable
-from equivcheck.backends.registry import SubjectError
+from equivcheck.backends.registry import SubjectError, parse
 from equivcheck.case import Case, CaseError
 from equivcheck.engine.check import CaseFailed, Check, NotJudged, describe
 from equivcheck.engine.counts import Counts
@@ -85,6 +85,8 @@ def load(path: Path, subject: str | None) -> SavedCase:
 
 def replay(saved: SavedCase, folder: Path, times: int, time_limit: float) -> Replay:
     """Run a saved case `times` times, each in a process of its own; once, where a run takes too long or is refused."""
+    if not is_file(saved.provenance.subject):
+        isolation.prepare()
     seen: list[tuple[Result, Verdict]] = []
     while len(seen) < times:
         verdict = isolation.call(_once, (saved, folder, Path.cwd(), time_limit), time_limit)
@@ -153,6 +155,14 @@ def _once(saved: SavedCase, folder: Path, here: Path, time_limit: float) -> Verd
     except Exception:
         return Verdict(Status.ERROR, reason=traceback.format_exc(limit=-12))
     return Verdict(Status.PASSED)
+
+
+def is_file(subject: str) -> bool:
+    """Whether a subject is a class in a file of the user's, and no name; a name that is malformed is neither."""
+    try:
+        return parse(subject).in_file is not None
+    except SubjectError:
+        return False
 
 
 def _on(saved: SavedCase, subject: str) -> SavedCase:

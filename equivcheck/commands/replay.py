@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equivcheck.engine.options import DEFAULT_TIME_LIMIT
+
+if TYPE_CHECKING:
+    from equivcheck.replay import Replay
 
 _TIMES = 10
 """Runs of a case: one that fails every fifth time is seen with a probability of 89 %."""
@@ -26,11 +29,9 @@ def command(
     """
     import json
 
-    from equivcheck import isolation
     from equivcheck.case import CaseError
     from equivcheck.replay import Result, load, replay
 
-    isolation.prepare()
     results: list[str] = []
     objects: list[dict[str, Any]] = []
     for path in files:
@@ -51,7 +52,7 @@ def command(
     raise typer.Exit(1 if wrong else 2 if set(results) - {Result.FIXED} else 0)
 
 
-def _lines(path: Path, done: Any) -> list[str]:
+def _lines(path: Path, done: Replay) -> list[str]:
     """The result of one file in lines, the first of which says it."""
     from equivcheck import store
     from equivcheck.engine.show import failure
@@ -59,13 +60,11 @@ def _lines(path: Path, done: Any) -> list[str]:
     from equivcheck.verdict import Status
 
     saved, result = done.saved, done.result
+    case = saved.failing_case or saved.case
     often = "" if done.hits == done.runs else f" in {done.hits} of {done.runs} runs"
     lines = [f"{result.upper()}{often} {path} on {saved.provenance.subject}"]
-    case = saved.failing_case or saved.case
-    recorded = [f"    {line}" for line in failure(case, store.as_verdict(saved))] if saved.status != "passed" else []
-    if result is Result.FIXED:
-        return [*lines, "  what was recorded:", *recorded] if recorded else lines
-    if result in (Result.DIFFERENT, Result.UNSUPPORTED) or done.verdict.status is not Status.FAILED:
-        now = [f"  {line}" for line in failure(case, done.verdict)]
-        return [*lines, *now, *(["  what was recorded:", *recorded] if recorded else [])]
-    return [*lines, *(f"  {line}" for line in failure(case, done.verdict))]
+    if result is not Result.FIXED:
+        lines += [f"  {line}" for line in failure(case, done.verdict)]
+    if result is not Result.SAME and saved.status is not Status.PASSED:
+        lines += ["  what was recorded:", *(f"    {line}" for line in failure(case, store.as_verdict(saved)))]
+    return lines

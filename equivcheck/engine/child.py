@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from equivcheck.engine.events import AnyEvent, from_line
+from equivcheck.engine.suite import suite_folder
 
 _POLL_SECONDS = 0.1
 
@@ -99,7 +100,7 @@ def _command(request: Request, events: Path) -> tuple[str, ...]:
         "-P",  # a folder named `strategies` where the user happens to be is not ours
         "-m",
         "pytest",
-        *("-c", os.devnull, "--rootdir", str(Path.cwd()), "--confcutdir", str(request.paths[0])),
+        *("-c", os.devnull, "--rootdir", str(Path.cwd()), "--confcutdir", str(suite_folder())),
         *("-p", "equivcheck.pytest_plugin", "-p", "no:cacheprovider", "--import-mode=importlib"),
         *("-q", "--tb=short", "-n", request.workers),
         *("--equivcheck-events", str(events.resolve())),

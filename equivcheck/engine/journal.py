@@ -64,7 +64,7 @@ class Journal:
         if terminal is None:
             self._trace: IO[bytes] = self._closing.enter_context((folder / f"{worker}.trace").open("ab"))
         else:  # a process that outlives this one writes the traceback to both places
-            command = ["tee", folder / f"{worker}.trace"]
+            command = ["tee", str(folder / f"{worker}.trace")]
             tee = self._closing.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=terminal))
             assert tee.stdin is not None
             self._trace = tee.stdin

@@ -8,15 +8,19 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from equivcheck.arithmetic import Arithmetic
 from equivcheck.case import Call, Case, OptimizerKind, Pooling
-from equivcheck.formats import AnyArray, DType
+from equivcheck.formats import DType
 from equivcheck.outcome import SUPPORTED, Forward, Outcome, Support, Update, unsupported
 from equivcheck.problem import Action, Batch, Problem, Snapshot, program
+
+Floats = npt.NDArray[np.float32]
 
 
 class Right:
@@ -37,7 +41,7 @@ class Right:
         return {"kernels": "1.2.3"}
 
     def run(self, problem: Problem) -> Outcome:
-        tables = [table.copy() for table in problem.initial.tables]
+        tables = [table.astype(np.float32) for table in problem.initial.tables]
         results: list[Forward | Update] = []
         for action, step in program(problem.case):
             batch = problem.batches[step]
@@ -49,14 +53,14 @@ class Right:
         inputs = tuple({name: array.copy() for name, array in batch.arrays} for batch in problem.batches)
         return Outcome(tuple(results), inputs)
 
-    def forward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> AnyArray:
+    def forward(self, problem: Problem, batch: Batch, tables: list[Floats]) -> Floats:
         output = np.zeros((batch.bags[0], sum(problem.dims)), np.float32)
         for feature, bag, rows, columns in lookups(problem, batch):
             for row in rows:
                 output[bag, columns] += tables[problem.feature_tables[feature]][row]
         return output
 
-    def backward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> None:
+    def backward(self, problem: Problem, batch: Batch, tables: list[Floats]) -> None:
         gradients = [np.zeros_like(table) for table in tables]
         for feature, bag, rows, columns in lookups(problem, batch):
             for row in rows:
@@ -66,13 +70,13 @@ class Right:
             table[named] -= np.float32(batch.learning_rate) * gradient[named]
 
 
-def lookups(problem: Problem, batch: Batch):  # type: ignore[no-untyped-def]
+def lookups(problem: Problem, batch: Batch) -> Iterator[tuple[int, int, list[int], slice]]:
     """(feature, bag, rows, columns) of every bag."""
     edges = np.cumsum([0, *problem.dims])
     bag = 0
     for feature, count in enumerate(batch.bags):
         for number in range(count):
-            rows = batch.indices[batch.offsets[bag] : batch.offsets[bag + 1]]
+            rows = batch.indices[batch.offsets[bag] : batch.offsets[bag + 1]].tolist()
             yield feature, number, rows, slice(edges[feature], edges[feature + 1])
             bag += 1
 
@@ -85,7 +89,7 @@ def longest(problem: Problem) -> int:
 class LosesTail(Right):
     """Loses the third lookup of a bag and all behind it in the forward."""
 
-    def forward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> AnyArray:
+    def forward(self, problem: Problem, batch: Batch, tables: list[Floats]) -> Floats:
         output = super().forward(problem, batch, tables)
         for feature, bag, rows, columns in lookups(problem, batch):
             for row in rows[2:]:
@@ -93,15 +97,19 @@ class LosesTail(Right):
         return output
 
 
-class TwoFaults(LosesTail):
-    """Loses lookups in the forward, and takes half the rate where a bag has two lookups or more."""
+class HalfRate(Right):
+    """Takes half the learning rate where a bag has two lookups or more."""
 
-    def backward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> None:
+    def backward(self, problem: Problem, batch: Batch, tables: list[Floats]) -> None:
         before = [table.copy() for table in tables]
         super().backward(problem, batch, tables)
         if longest(problem) >= 2:
             for table, old in zip(tables, before, strict=True):
                 table -= (table - old) / 2
+
+
+class TwoFaults(LosesTail, HalfRate):
+    """Both."""
 
 
 class Crashes(Right):
@@ -150,7 +158,7 @@ class Refuses(Right):
 class Sometimes(LosesTail):
     """Loses lookups every third time, as counted in a file beside the process."""
 
-    def forward(self, problem: Problem, batch: Batch, tables: list[AnyArray]) -> AnyArray:
+    def forward(self, problem: Problem, batch: Batch, tables: list[Floats]) -> Floats:
         path = Path("sometimes.count")
         times = int(path.read_text()) if path.exists() else 0
         path.write_text(str(times + 1))
