@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from equivcheck.arithmetic import Arithmetic, MeanDivision
+from equivcheck.arithmetic import Arithmetic
 from equivcheck.case import Case, Pooling
-from equivcheck.formats import AnyArray, Float64Array, lowest_bit, widen
+from equivcheck.formats import AnyArray, DType, Float64Array, widen
 from equivcheck.oracle.expectation import Bounds
 from equivcheck.oracle.lookups import TableLookups
 from equivcheck.oracle.pooling import smallest_terms, trusted
-from equivcheck.oracle.roundoff import BoolArray, Interval, stored
-from equivcheck.oracle.sparse import Csr, Int64Array, blocks, segment_minimum, segment_sum
-from equivcheck.oracle.sums import (
-    BoundedSums,
-    Sums,
-    bounded,
-    certain_infinities,
-    finite,
-    power_of_two,
-    product_quantum,
-    row_quantum,
-)
+from equivcheck.oracle.roundoff import Interval, stored
+from equivcheck.oracle.sparse import Csr, Int64Array, blocks, segment_minimum
+from equivcheck.oracle.sums import BoundedSums, Sums, bounded, certain_infinities, finite, row_quantum
+from equivcheck.oracle.terms import Factor, TermErrors, largest_finite, term_errors
 
 
 @dataclass(frozen=True)
@@ -42,8 +34,7 @@ class Upstream:
         parts = [widen(blocks_by_feature[feature]) for feature, _, _ in lookups.features]
         values = parts[0] if len(parts) == 1 else np.concatenate([np.zeros((0, dim)), *parts])
         absolute = np.abs(values)
-        largest = np.max(absolute, axis=1, initial=0.0, where=np.isfinite(absolute))
-        return Upstream(values, absolute, row_quantum(values), largest)
+        return Upstream(values, absolute, row_quantum(values), largest_finite(absolute))
 
 
 class RowGradients:
@@ -53,25 +44,27 @@ class RowGradients:
         self.arithmetic, self.upstream = arithmetic, upstream
         mean = case.pooling is Pooling.MEAN
         length = np.maximum(lookups.length, 1)
-        weight = lookups.weight
+        weight = given = lookups.weight
         if mean:
             weight = (1.0 if weight is None else weight) / length[lookups.bag]
         indptr = np.concatenate([[0], np.cumsum(np.bincount(lookups.bag, minlength=lookups.bags))]).astype(np.int64)
         self.matrix, place = Csr(indptr, lookups.column, weight, len(lookups.touched)).transposed()
 
-        exact_scale = power_of_two(length) if mean else np.ones(lookups.bags, bool)
         bag = self.matrix.indices
-        quanta = np.where(exact_scale, upstream.quantum, 0.0)[bag]
-        if mean:
-            quanta = _divided(quanta, length[bag], arithmetic)
-        if lookups.weight is not None:
-            given_weights = lookups.weight[place]
-            quanta = product_quantum(quanta, given_weights)
-            if mean:
-                quanta = np.where(_divided(lowest_bit(given_weights), length[bag], arithmetic) > 0, quanta, 0.0)
-        self.quantum = segment_minimum(quanta, self.matrix.indptr)
-        given = np.ones(len(bag)) if lookups.weight is None else finite(np.abs(lookups.weight[place]))
-        self.roundings, self.underflow = _term_errors(case, self.matrix, given, exact_scale, upstream, arithmetic)
+        lengths = length[bag] if mean else None
+        errors = term_errors(
+            Factor(case.output, upstream.largest[bag], upstream.quantum[bag]),
+            None if given is None else Factor.of(given[place], given_type(case)),
+            lengths,
+            arithmetic,
+            arithmetic.gradient_rounding,
+        )
+        self.errors = errors.summed(self.matrix.indptr)
+        # p dY may overflow before L divides it.
+        unscaled = np.ones(self.matrix.rows)
+        if given is not None and lengths is not None:
+            unscaled = np.maximum(-segment_minimum(-lengths.astype(np.float64), self.matrix.indptr), 1.0)
+        self.unscaled = np.where(self.errors.overflow, np.inf, unscaled)
 
     def block(self, start: int, stop: int) -> BoundedSums:
         """Intervals of G for named rows start..stop."""
@@ -80,9 +73,8 @@ class RowGradients:
             value=value,
             gauge=gauge,
             terms=self.matrix.counts[start:stop],
-            quantum=self.quantum[start:stop],
-            roundings=self.roundings[start:stop],
-            underflow=self.underflow[start:stop],
+            errors=self.errors.block(start, stop),
+            unscaled=self.unscaled[start:stop],
         )
         result = bounded(
             sums, self.arithmetic.gradient, self.arithmetic.accumulator, flushes=self.arithmetic.sum_flushes
@@ -97,50 +89,13 @@ class RowGradients:
         data = None if self.matrix.data is None else finite(self.matrix.data)
         matrix = Csr(self.matrix.indptr, self.matrix.indices, data, self.matrix.columns)
         absolute = finite(self.upstream.absolute)
-        return matrix.products(absolute, absolute, start, stop)[1]
+        return matrix.products(absolute, absolute, start, stop)[1] * self.unscaled[start:stop, None]
 
 
-def _divided(quantum: Float64Array, length: Int64Array, arithmetic: Arithmetic) -> Float64Array:
-    """Quantum after a division by the length that a kernel may do first; 0 where it would round a subnormal."""
-    info = arithmetic.accumulator.info
-    least = info.smallest_normal if arithmetic.sum_flushes else info.smallest_subnormal
-    return np.where(quantum / length >= least, quantum / length, 0.0)
-
-
-def _term_errors(
-    case: Case,
-    matrix: Csr,
-    factor: Float64Array,
-    exact_scale: BoolArray,
-    upstream: Upstream,
-    arithmetic: Arithmetic,
-) -> tuple[Float64Array, Float64Array]:
-    """Per run: the most roundings of one of its terms, and what underflow may lose. As for pooling, term by term.
-
-    `factor` are |p| before MEAN divides them, since dY/L may be rounded before it meets p.
-    """
-    info = arithmetic.accumulator.info
-    bag = matrix.indices
-    per_term = np.zeros(len(bag))
-    lost = np.zeros(len(bag))
-    if case.per_sample_weights is not None:
-        bits = case.per_sample_weights.dtype.info.precision + case.output.info.precision
-        per_term += 1.0 if bits > info.precision else 0.0
-        lost += info.smallest_subnormal / 2
-    if case.pooling is Pooling.MEAN:
-        division = 1.0 if arithmetic.mean_division is MeanDivision.DIVISION else 2.0
-        per_term[~exact_scale[bag]] = division + (1.0 if case.per_sample_weights is not None else 0.0)
-        # The weight, the gradient, or their product may underflow when it is divided, and meet the other factor then.
-        lost += info.smallest_subnormal / 2 * (2 + factor + upstream.largest[bag])
-    if arithmetic.gradient_rounding is not None:
-        narrow = arithmetic.gradient_rounding.info
-        per_term += narrow.unit_roundoff / info.unit_roundoff * (1 + 2 * narrow.unit_roundoff)
-        lost += narrow.smallest_subnormal / 2 * np.maximum(factor, 1.0)
-    if arithmetic.sum_flushes:
-        small = info.smallest_normal
-        lost += 2 * small * (1 + factor + (upstream.largest[bag] if case.per_sample_weights is not None else 0.0))
-    roundings = -segment_minimum(-per_term, matrix.indptr)
-    return np.maximum(roundings, 0.0), segment_sum(lost, matrix.indptr)
+def given_type(case: Case) -> DType:
+    """Storage type of the per-sample weights."""
+    assert case.per_sample_weights is not None
+    return case.per_sample_weights.dtype
 
 
 def expect_weight_gradient(
@@ -193,18 +148,13 @@ class _Products:
         self, case: Case, rows: Float64Array, lookups: TableLookups, upstream: Upstream, arithmetic: Arithmetic
     ) -> None:
         self.rows, self.lookups, self.upstream, self.arithmetic = rows, lookups, upstream, arithmetic
-        self.absolute = np.abs(rows)
-        self.quantum = row_quantum(rows)
-        self.mean = case.pooling is Pooling.MEAN
-        bits = case.weights.info.precision + case.output.info.precision
-        self.rounded_products = 1.0 if bits > arithmetic.accumulator.info.precision else 0.0
+        self.case, self.mean = case, case.pooling is Pooling.MEAN
+        self.largest, self.quantum = largest_finite(np.abs(rows)), row_quantum(rows)
 
     def block(self, which: Int64Array) -> tuple[BoundedSums, Float64Array]:
         """Sums of the lookups `which`, and their smallest |term| that is not zero."""
-        info = self.arithmetic.accumulator.info
         column, bag = self.lookups.column[which], self.lookups.bag[which]
         length = np.maximum(self.lookups.length[bag], 1) if self.mean else np.ones(len(which), np.int64)
-        exact_scale = power_of_two(length)
         scale = length[:, None].astype(np.float64)
         dim = self.rows.shape[1]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -212,22 +162,14 @@ class _Products:
             value = terms.sum(axis=1, keepdims=True) / scale
             sizes = np.abs(terms, out=terms)
             gauge = sizes.sum(axis=1, keepdims=True) / scale
-            division = 1.0 if self.arithmetic.mean_division is MeanDivision.DIVISION else 2.0
-            underflow = np.full(len(which), info.smallest_subnormal * dim)
-            if self.mean:  # dY/L may be rounded before it meets the row
-                underflow += info.smallest_subnormal / 2 * finite(self.absolute[column]).sum(axis=1)
-            if self.arithmetic.sum_flushes:
-                largest = np.max(self.absolute[column], axis=1, initial=0.0) + self.upstream.largest[bag]
-                underflow += 2 * info.smallest_normal * dim * (1 + largest)
             sums = Sums(
                 value=value,
                 gauge=gauge,
                 terms=np.full(len(which), dim),
-                quantum=np.where(exact_scale, self._quantum(column, bag, length), 0.0),
-                roundings=self.rounded_products + np.where(exact_scale, 0.0, division),
-                underflow=underflow,
+                errors=self._errors(column, bag, length),
                 unscaled=length.astype(np.float64),
             )
+            sums = replace(sums, unscaled=np.where(sums.errors.overflow, np.inf, sums.unscaled))
         result = bounded(
             sums, self.arithmetic.weight_gradient, self.arithmetic.accumulator, flushes=self.arithmetic.sum_flushes
         )
@@ -237,6 +179,16 @@ class _Products:
         nonzero = np.min(sizes, axis=1, initial=np.inf, where=sizes > 0)[:, None] / scale
         return result, nonzero
 
-    def _quantum(self, column: Int64Array, bag: Int64Array, length: Int64Array) -> Float64Array:
-        upstream = self.upstream.quantum[bag]
-        return self.quantum[column] * (_divided(upstream, length, self.arithmetic) if self.mean else upstream)
+    def _errors(self, column: Int64Array, bag: Int64Array, length: Int64Array) -> TermErrors:
+        """Errors of the sums: each has as many terms as the row has columns, all with the same bounds."""
+        row = Factor(self.case.weights, self.largest[column], self.quantum[column])
+        gradient = Factor(self.case.output, self.upstream.largest[bag], self.upstream.quantum[bag])
+        errors = term_errors(row, gradient, length if self.mean else None, self.arithmetic)
+        shape = column.shape
+        return TermErrors(
+            np.broadcast_to(errors.roundings, shape),
+            np.broadcast_to(errors.lost, shape) * self.rows.shape[1],
+            errors.quantum,
+            np.broadcast_to(errors.vanishing, shape),
+            np.broadcast_to(errors.overflow, shape),
+        )

@@ -144,8 +144,8 @@ def _decayed(
 ) -> Interval:
     """(1 - c) w - s with c = `share` = rate * decay; also (w - c w) - s, (w - s) - c w, w - (s + c w).
 
-    c w may be rate * (decay * w). The forms differ by the roundings of their partial sums: u |w| in the first, u |w - s|
-    and u |s + c w| in the last two.
+    c w may be rate * (decay * w). The forms differ by the roundings of their partial sums: u |w| in the first two,
+    u |w - s| and u |s + c w| in the others.
     """
     given, one = point(rows), point(1.0)
     taken = hull(ops.multiply(given, share), ops.scale(ops.scale(given, decay), rate))
@@ -281,6 +281,7 @@ def mean_square(ops: Fp32Operations, values: Interval, summation: Summation, div
     exact_division = bool(power_of_two(terms)[0])
     relative += 0.0 if exact_division else (1.0 if division is MeanDivision.DIVISION else 2.0) * _U
     low, high = squares.low.sum(axis=1, keepdims=True), squares.high.sum(axis=1, keepdims=True)
+    ops.note(high * (1 + relative))  # the sum may overflow before it is divided
     tiny = _INFO.smallest_normal if ops.flushes else _ETA
     blurred = widened(
         Interval(low / columns, high / columns), relative * (1 + 2.0**-9) + (columns + 4) * 2.0**-53, tiny

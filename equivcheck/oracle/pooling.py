@@ -6,14 +6,15 @@ from functools import partial
 
 import numpy as np
 
-from equivcheck.arithmetic import Arithmetic, MeanDivision
+from equivcheck.arithmetic import Arithmetic
 from equivcheck.case import Pooling
-from equivcheck.formats import AnyArray, DType, Float64Array, lowest_bit, widen
+from equivcheck.formats import AnyArray, DType, Float64Array, widen
 from equivcheck.oracle.expectation import Bounds
 from equivcheck.oracle.lookups import TableLookups
 from equivcheck.oracle.roundoff import BoolArray, Interval, stored
-from equivcheck.oracle.sparse import Csr, blocks, segment_minimum, segment_sum
-from equivcheck.oracle.sums import Sums, bounded, certain_infinities, finite, power_of_two, product_quantum, row_quantum
+from equivcheck.oracle.sparse import Csr, blocks, segment_minimum
+from equivcheck.oracle.sums import Sums, bounded, certain_infinities, finite, row_quantum
+from equivcheck.oracle.terms import Factor, largest_finite, term_errors
 from equivcheck.problem import Problem
 
 TRUST_ELEMENTS = 2**18
@@ -57,11 +58,12 @@ class _Pooled:
         self.mean = problem.case.pooling is Pooling.MEAN
         length = np.maximum(lookups.length, 1)
         self.scale = length.astype(np.float64) if self.mean else np.ones(lookups.bags)
-        self.exact_scale = power_of_two(length) if self.mean else np.ones(lookups.bags, bool)
-        self.row_quantum = row_quantum(rows)
-        info = arithmetic.accumulator.info
-        self.least = info.smallest_normal if arithmetic.sum_flushes else info.smallest_subnormal
-        self.roundings, self.underflow = term_errors(problem, lookups, matrix, self.absolute_rows, arithmetic)
+        spec, largest = problem.case.per_sample_weights, largest_finite(self.absolute_rows)
+        row = Factor(problem.case.weights, largest[lookups.column], row_quantum(rows)[lookups.column])
+        weight = None if spec is None or lookups.weight is None else Factor.of(lookups.weight, spec.dtype)
+        lengths = length[lookups.bag] if self.mean else None
+        self.errors = term_errors(row, weight, lengths, arithmetic).summed(matrix.indptr)
+        self.unscaled = np.where(self.errors.overflow, np.inf, self.scale)
 
     def bounds(self, dtype: DType) -> Bounds:
         """Everything, block by block."""
@@ -90,65 +92,16 @@ class _Pooled:
         return matrix.products(rows, rows, start, stop)[1]
 
     def _sums(self, start: int, stop: int) -> Sums:
-        matrix, scale = self.matrix, self.scale[start:stop]
-        first, last = matrix.indptr[start], matrix.indptr[stop]
-        quanta = self.row_quantum[matrix.indices[first:last]]
-        if matrix.data is not None:
-            weights = matrix.data[first:last]
-            quanta = product_quantum(quanta, weights)
-            if self.mean:  # p/L may be rounded before it meets the row
-                divided = lowest_bit(weights) / np.repeat(scale, matrix.counts[start:stop])
-                quanta = np.where(divided >= self.least, quanta, 0.0)
-        quantum = segment_minimum(quanta, matrix.indptr[start : stop + 1] - first)
+        matrix, scale, errors = self.matrix, self.scale[start:stop], self.errors.block(start, stop)
         value, gauge = matrix.products(self.rows, self.absolute_rows, start, stop)
         with np.errstate(over="ignore", invalid="ignore"):
             return Sums(
                 value=value / scale[:, None] if self.mean else value,
                 gauge=gauge / scale[:, None] if self.mean else gauge,
                 terms=matrix.counts[start:stop],
-                quantum=np.where(self.exact_scale[start:stop], quantum / scale, 0.0),
-                roundings=self.roundings[start:stop],
-                underflow=self.underflow[start:stop],
-                unscaled=scale,
+                errors=errors,
+                unscaled=self.unscaled[start:stop],
             )
-
-
-def term_errors(
-    problem: Problem, lookups: TableLookups, matrix: Csr, absolute: Float64Array, arithmetic: Arithmetic
-) -> tuple[Float64Array, Float64Array]:
-    """Per bag: roundings of each term or of the scaling, and what underflow may lose.
-
-    A product is one rounding unless its factors' bits fit the accumulator (then it is exact and cannot underflow
-    either, except with bf16). MEAN costs two (reciprocal and product) or one (division), none where the length is a
-    power of two; with weights, p/L may be rounded before it meets the row, which then costs the product its exactness.
-    """
-    case, info = problem.case, arithmetic.accumulator.info
-    terms = matrix.counts.astype(np.float64)
-    weighted = case.per_sample_weights is not None
-    roundings = np.zeros(matrix.rows)
-    underflow = np.zeros(matrix.rows)
-    largest = np.max(absolute, axis=1, initial=0.0, where=np.isfinite(absolute))
-    if case.per_sample_weights is not None:
-        bits = case.per_sample_weights.dtype.info.precision + case.weights.info.precision
-        roundings += 1.0 if bits > info.precision else 0.0
-        underflow += terms * info.smallest_subnormal / 2
-    if case.pooling is Pooling.MEAN:
-        inexact = ~power_of_two(np.maximum(lookups.length, 1))
-        division = 1.0 if arithmetic.mean_division is MeanDivision.DIVISION else 2.0
-        roundings[inexact] = division + (1.0 if weighted else 0.0)
-        underflow += info.smallest_subnormal * (terms + 1)
-        if matrix.data is not None:
-            factors = finite(np.abs(matrix.data)) + largest[matrix.indices]
-            underflow += info.smallest_subnormal / 2 * segment_sum(factors, matrix.indptr)
-    if arithmetic.sum_flushes:
-        small = info.smallest_normal
-        underflow += 2 * small * (terms + 1)
-        weights = np.ones(len(matrix.indices)) if matrix.data is None else finite(np.abs(matrix.data))
-        if ((absolute > 0) & (absolute < small)).any():
-            underflow += small * segment_sum(weights, matrix.indptr)
-        if ((weights > 0) & (weights < small)).any():
-            underflow += small * segment_sum(largest[matrix.indices], matrix.indptr)
-    return roundings, underflow
 
 
 def smallest_terms(matrix: Csr, dense: Float64Array) -> Float64Array:

@@ -125,6 +125,7 @@ class Fp32Operations:
         high = a.high / np.where(a.high < 0, b.high, b.low)
         if self.division <= 1.0:
             known = (low == high) & (low * b.low == a.low) & representable(low, DType.FP32)
+            known = known & self._unflushed(a) & self._unflushed(b)
         else:
             known = np.zeros(np.shape(low), bool)
         absolute: Float64Array | float = self.tiny
@@ -136,7 +137,7 @@ class Fp32Operations:
         """Square root of what is not negative."""
         low, high = np.sqrt(np.maximum(a.low, 0.0)), np.sqrt(a.high)
         if self.square_root <= 1.0:
-            known = (low == high) & (low * low == a.low) & representable(low, DType.FP32)
+            known = (low == high) & (low * low == a.low) & representable(low, DType.FP32) & self._unflushed(a)
         else:
             known = np.zeros(np.shape(low), bool)
         tiny = np.sqrt(self.tiny) if self.flushes else 0.0
@@ -170,7 +171,11 @@ class Fp32Operations:
             known = known & (a.low == a.high) & (b.low == b.high)
             known = known & representable(a.low, DType.FP32) & representable(b.low, DType.FP32)
             known = known & ((np.abs(product.low) >= 2.0**-1000) | (a.low == 0) | (b.low == 0))
+            known = known & self._unflushed(a) & self._unflushed(b)
         return _slackened(product, known)
+
+    def _unflushed(self, a: Interval) -> BoolArray | bool:
+        return ~_subnormal(a) if self.flushes else True
 
     def _underflow(self, a: Interval, b: Interval) -> Float64Array | float:
         """Absolute error of a product: eta/2, or where subnormals are flushed, what flushing an operand loses."""

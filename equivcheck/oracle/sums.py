@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from equivcheck.arithmetic import Summation
+from equivcheck.arithmetic import Grouped, Summation, TensorCore
 from equivcheck.formats import DType, Float64Array, lowest_bit
 from equivcheck.oracle.roundoff import BoolArray, Interval
 from equivcheck.oracle.sparse import blocks
+from equivcheck.oracle.terms import TermErrors
 
 _SECOND_ORDER = 1 + 2.0**-9
 """Factor that covers products of (1 + delta) beyond first order while k u < 2^-10; larger sums get k u itself."""
@@ -36,23 +37,17 @@ class Sums:
         (rows, columns) the truth and S, in fp64.
     terms
         (rows,) numbers of terms.
-    quantum
-        (rows,) a power of two that divides every term; infinity where all are zero.
-    roundings
-        (rows,) roundings of each term, or of the sum, beside the additions.
-    underflow
-        (rows,) how much underflowing products and flushed operands may lose.
+    errors
+        Of each sum's terms: their quantum (infinity where all are zero), roundings beside the additions, and so on.
     unscaled
-        (rows,) by how much the sum is larger before MEAN divides it: what overflows first.
+        (rows,) by how much the sum is larger before MEAN divides it: what overflows first. Infinity where a term may.
     """
 
     value: Float64Array
     gauge: Float64Array
     terms: npt.NDArray[np.int64]
-    quantum: Float64Array
-    roundings: Float64Array
-    underflow: Float64Array
-    unscaled: Float64Array | float = 1.0
+    errors: TermErrors
+    unscaled: Float64Array
 
 
 @dataclass(frozen=True)
@@ -67,22 +62,29 @@ class BoundedSums:
 def bounded(sums: Sums, summation: Summation, accumulator: DType, *, flushes: bool) -> BoundedSums:
     """Interval of every sum under a declared arithmetic."""
     info = accumulator.info
-    relative = summation.error(sums.terms) + sums.roundings * info.unit_roundoff
+    relative = summation.error(sums.terms) + sums.errors.roundings * info.unit_roundoff
+    if isinstance(summation, Grouped) and summation.outer.info.precision > info.precision:
+        # The outer sum is rounded to the accumulator's type; that of a single group is of the inner type already.
+        relative = relative + np.where(sums.terms > summation.group, info.unit_roundoff, 0.0)
     relative = np.where(relative < 2.0**-10, relative * _SECOND_ORDER, relative * (1 + relative))
     relative = relative + (sums.terms + 4) * 2.0**-53  # the oracle's own fp64 sums
     with np.errstate(over="ignore", invalid="ignore"):
-        radius = sums.gauge * relative[:, None] + sums.underflow[:, None]
+        # What truncates may lose all of eta where rounding to nearest loses half of it.
+        underflow = sums.errors.lost * (2 if isinstance(summation, TensorCore) else 1)
+        radius = sums.gauge * relative[:, None] + underflow[:, None]
         least = info.smallest_normal if flushes else info.smallest_subnormal
-        limit = np.where(sums.quantum >= least, sums.quantum * summation.exact_units, -1.0)
-        alone = (sums.terms <= 1) & (sums.roundings == 0) & (sums.underflow == 0)
+        limit = np.where(sums.errors.quantum >= least, sums.errors.quantum * summation.exact_units, -1.0)
+        alone = (sums.terms <= 1) & (sums.errors.roundings == 0) & (sums.errors.lost == 0)
         exact = ((sums.gauge <= limit[:, None]) | alone[:, None]) & np.isfinite(sums.value)
         low = np.where(exact, sums.value, sums.value - radius)
         high = np.where(exact, sums.value, sums.value + radius)
         largest = info.maximum / (sums.unscaled * (1 + relative))
         undetermined = (sums.gauge >= largest[:, None]) & np.isfinite(sums.gauge)
+        undetermined |= np.isinf(sums.unscaled)[:, None] & ~np.isnan(sums.value)
     infinite = ~np.isfinite(sums.value)
     if infinite.any():
         low, high = np.where(infinite, sums.value, low), np.where(infinite, sums.value, high)
+        undetermined |= np.isinf(sums.value) & sums.errors.vanishing[:, None]
     return BoundedSums(sums.value, Interval(low, high), undetermined)
 
 
@@ -103,12 +105,6 @@ def row_quantum(rows: Float64Array) -> Float64Array:
     for start, stop in blocks(*rows.shape):
         np.fmin.reduce(lowest_bit(rows[start:stop]), axis=1, initial=np.inf, out=quantum[start:stop])
     return quantum
-
-
-def product_quantum(quantum: Float64Array, factors: Float64Array) -> Float64Array:
-    """Quantum of q f. A zero factor makes every term zero, which every power of two divides."""
-    with np.errstate(invalid="ignore"):
-        return np.where(factors == 0, np.inf, quantum * lowest_bit(factors))
 
 
 def finite(values: Float64Array) -> Float64Array:

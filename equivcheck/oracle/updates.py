@@ -119,7 +119,7 @@ def _poisoned(before: State, gradient: Float64Array) -> BoolArray:
     for moment in (before.momentum1, before.momentum2):
         if moment is not None:
             bad |= ~np.isfinite(moment).all(axis=1, keepdims=True)
-    return bad & ~np.isinf(before.rows).any(axis=1, keepdims=True)
+    return np.asarray(bad & ~np.isinf(before.rows).any(axis=1, keepdims=True))
 
 
 def _unknown(truth: Float64Array, undetermined: BoolArray, poisoned: BoolArray) -> BoolArray:
