@@ -196,7 +196,8 @@ class Kernel:
     # Forward
     def forward(self, problem: Problem, batch: Batch, state: Snapshot) -> AnyArray:
         blocks = [self.pooled(problem, batch, feature, state) for feature in range(len(problem.dims))]
-        stored = [self.stored(block, problem.case.output, self.style.output_store) for block in blocks]
+        computed = self.style.accumulator
+        stored = [self.stored(block, problem.case.output, self.style.output_store, computed) for block in blocks]
         return self.assembled(problem, batch, stored)
 
     def assembled(self, problem: Problem, batch: Batch, blocks: list[AnyArray]) -> AnyArray:
@@ -358,7 +359,8 @@ class Kernel:
             gradient = nearest(gradient, DType.FP32)
         rate = self.rate(batch)
         after = self.updated(case.optimizer, rate, self.time(case, step), before, gradient)
-        table[rows] = self.stored(after.rows, case.weights, self.row_store(case))
+        computed = DType.FP64 if self.style.wide_update else DType.FP32
+        table[rows] = self.stored(after.rows, case.weights, self.row_store(case), computed)
         for moments, values in ((first, after.momentum1), (second, after.momentum2)):
             if values is not None:
                 moments[number][rows] = store(values, DType.FP32).reshape(moments[number][rows].shape)
@@ -394,7 +396,7 @@ class Kernel:
             for x in self.lookups(problem, batch, feature):
                 row = self.converted(widen(state.tables[table][x.row]))
                 result[x.position] = self.inner_product(case, adder, row, gradient[x.bag], x)
-        return self.stored(result, spec.dtype, self.style.output_store)
+        return self.stored(result, spec.dtype, self.style.output_store, self.style.accumulator)
 
     def inner_product(
         self, case: Case, adder: Adder, row: Float64Array, gradient: Float64Array, lookup: Lookup
@@ -411,10 +413,10 @@ class Kernel:
         return float(total[0])
 
     # Stores
-    def stored(self, values: Float64Array, dtype: DType, how: Store) -> AnyArray:
-        """Values rounded into a storage type."""
-        if dtype is DType.FP32 and self.style.accumulator is not DType.FP64 and not self.style.wide_update:
-            how = replace(how, rounding=StoreRounding.NEAREST)  # nothing is left to round
+    def stored(self, values: Float64Array, dtype: DType, how: Store, computed: DType) -> AnyArray:
+        """Values of the type `computed`, rounded into a storage type."""
+        if dtype is computed:
+            return store(values, dtype)  # nothing is left to round
         match how.rounding:
             case StoreRounding.NEAREST:
                 rounded = nearest(values, dtype)

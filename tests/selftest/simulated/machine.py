@@ -57,7 +57,7 @@ class Machine:
         """An operand or result as the unit sees it."""
         if not self.flushes:
             return values
-        return np.where(np.abs(values) < self.dtype.info.smallest_normal, 0.0 * values, values)
+        return np.asarray(np.where(np.abs(values) < self.dtype.info.smallest_normal, 0.0 * values, values))
 
     def add(self, a: Float64Array, b: Float64Array) -> Float64Array:
         return self.rounded(self.kept(a) + self.kept(b))
@@ -89,7 +89,7 @@ class Machine:
             return np.zeros(terms.shape[1:])
         if not self.flushes:
             native = terms.astype(self.dtype.numpy)
-            return np.add.accumulate(native, axis=0)[-1].astype(np.float64)
+            return np.asarray(np.add.accumulate(native, axis=0)[-1], np.float64)
         total = self.kept(terms[0])
         for term in terms[1:]:
             total = self.add(total, term)

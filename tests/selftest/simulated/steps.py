@@ -106,7 +106,7 @@ class Updater:
         columns = values.shape[1]
         total = self.adder.products(values.T, values.T)[:, None]
         if self.divide_mean:
-            return self.machine.divide(total, np.asarray(float(columns)))
+            return self.adder.machine.divide(total, np.asarray(float(columns)))
         return self.machine.multiply(total, self.machine.rounded(np.asarray(1 / columns)))
 
     def step(self, gradient: Float64Array, rate: float, divisor: Float64Array) -> Float64Array:
@@ -120,9 +120,7 @@ class Updater:
             case StepForm.QUOTIENT:
                 return machine.multiply(lr, machine.divide(gradient, divisor))
 
-    def stepped(
-        self, rows: Float64Array, gradient: Float64Array, rate: float, divisor: Float64Array
-    ) -> Float64Array:
+    def stepped(self, rows: Float64Array, gradient: Float64Array, rate: float, divisor: Float64Array) -> Float64Array:
         """Difference w - lr G / d, its last product fused where the machine fuses."""
         machine, lr = self.machine, np.asarray(rate)
         match self.forms.step:
@@ -186,7 +184,6 @@ class Updater:
             second = self._averaged_square(state.momentum2, optimizer.beta2, gradient)
         else:
             second = self.averaged(state.momentum2, optimizer.beta2, self.mean_square(gradient))
-        second = np.maximum(second, 0.0)  # v + (1-b) (x - v) may end below zero by a rounding
         one, eps = np.asarray(1.0), np.asarray(optimizer.eps)
         c1 = machine.subtract(one, machine.pow(optimizer.beta1, step))
         c2 = machine.subtract(one, machine.pow(optimizer.beta2, step))
