@@ -57,6 +57,8 @@ def _verdict(tally: Tally, outcome: Outcome) -> Verdict:
     if found:
         only_raised = all(d.symptom is Symptom.RAISED for d in found)
         return Verdict(Status.ERROR if only_raised else Status.FAILED, found, reports)
+    if outcome.vacuous:
+        return Verdict(Status.MISTRUSTED, (), reports, outcome.vacuous)
     judged = sum(report.judged for report in reports if report.tensor in TRUSTED_TENSORS)
     trusted = sum(report.trusted for report in reports if report.tensor in TRUSTED_TENSORS)
     if not any(report.judged for report in reports) and outcome.raised is None:
@@ -87,6 +89,8 @@ def _compare_forward(
         zip(expected.outputs, split_by_feature(result.output, problem, batch), strict=True)
     ):
         tally.compare(Tensor.OUTPUT, position, bounds, block, partial(_in_feature, feature, kind))
+    if result.after is not None:
+        _same_state(tally, position, problem.initial, result.after, "after a forward alone")
     if result.warnings is not None:
         least, most = expected.warnings
         tally.judged(Tensor.WARNINGS, 1)
@@ -147,7 +151,7 @@ def _compare_end(tally: Tally, expectation: Expectation, outcome: Outcome) -> No
     """What is judged once: how the program ended, guards, and the caller's inputs."""
     problem, actions = expectation.problem, program(expectation.problem.case)
     if outcome.raised is not None:
-        _compare_raised(tally, expectation, outcome.raised)
+        _compare_raised(tally, expectation, outcome.raised, _befores(problem, outcome)[-1])
     elif len(outcome.results) < len(actions):
         tally.wrong(
             Discrepancy(
@@ -170,8 +174,8 @@ def _compare_end(tally: Tally, expectation: Expectation, outcome: Outcome) -> No
                 tally.same_bytes(Tensor.INPUTS, -1, f"{name} of step {step}", given, after[name], None)
 
 
-def _compare_raised(tally: Tally, expectation: Expectation, raised: Raised) -> None:
-    """A call may raise where the contract lets it, and then changes nothing."""
+def _compare_raised(tally: Tally, expectation: Expectation, raised: Raised, before: Snapshot) -> None:
+    """A call may raise where the contract lets it, and then changes nothing of the state `before` it."""
     if raised.position >= len(expectation.calls):
         tally.wrong(
             Discrepancy(Tensor.CALL, Symptom.RAISED, raised.position, "", detail=f"{raised.kind}: {raised.message}")
@@ -184,15 +188,15 @@ def _compare_raised(tally: Tally, expectation: Expectation, raised: Raised) -> N
             Discrepancy(Tensor.CALL, Symptom.RAISED, raised.position, "", detail=f"{raised.kind}: {raised.message}")
         )
         return
-    before = expectation.problem.initial
-    for earlier in expectation.calls[: raised.position + 1]:
-        before = earlier.before if isinstance(earlier, UpdateExpectation) else before
     tally.judged(Tensor.CALL, 1)
+    if raised.after is not None:
+        _same_state(tally, raised.position, before, raised.after, "after the call raised")
+
+
+def _same_state(tally: Tally, position: int, before: Snapshot, after: Snapshot, when: str) -> None:
     for name in ("tables", "momentum1", "momentum2"):
-        for number, (old, new) in enumerate(zip(getattr(before, name), getattr(raised.after, name), strict=True)):
-            tally.same_bytes(
-                Tensor.UNTOUCHED, raised.position, f"{name} {number} after the call raised", old, new, None
-            )
+        for number, (old, new) in enumerate(zip(getattr(before, name), getattr(after, name), strict=True)):
+            tally.same_bytes(Tensor.UNTOUCHED, position, f"{name} {number} {when}", old, new, None)
 
 
 def _malformed(problem: Problem, outcome: Outcome) -> tuple[Discrepancy, ...]:
@@ -230,6 +234,8 @@ def _malformed(problem: Problem, outcome: Outcome) -> tuple[Discrepancy, ...]:
         if (action is Action.FORWARD) != isinstance(result, Forward):
             found.append(Discrepancy(Tensor.CALL, Symptom.MISSING, position, f"result of a {action.value}"))
         elif isinstance(result, Forward):
+            if result.after is not None:
+                same_state(names, position, result.after)
             like = (output_shape(problem, batch), case.output.numpy)
             same(Tensor.OUTPUT, position, "output", result.output, like)
         elif isinstance(result, Update):
@@ -241,6 +247,6 @@ def _malformed(problem: Problem, outcome: Outcome) -> tuple[Discrepancy, ...]:
                 else:
                     like = ((len(batch.indices),), weights.dtype.numpy)
                     same(Tensor.WEIGHT_GRADIENT, position, "gradient", result.weight_gradient, like)
-    if outcome.raised is not None:
+    if outcome.raised is not None and outcome.raised.after is not None:
         same_state(names, outcome.raised.position, outcome.raised.after)
     return tuple(found)

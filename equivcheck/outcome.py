@@ -29,10 +29,21 @@ def unsupported(reason: str) -> Support:
 
 @dataclass(frozen=True)
 class Forward:
-    """Result of a forward: the output in the output's dtype, and the bounds-check warnings counted, where they are."""
+    """Result of a forward.
+
+    Attributes
+    ----------
+    output
+        In the output's dtype.
+    warnings
+        Bounds-check warnings counted, where the system counts them.
+    after
+        State found after the call, where the program has no backward that would show it.
+    """
 
     output: AnyArray
     warnings: int | None = None
+    after: Snapshot | None = None
 
 
 @dataclass(frozen=True)
@@ -45,12 +56,15 @@ class Update:
 
 @dataclass(frozen=True)
 class Raised:
-    """A call that raised: its position in the program, the exception's type and text, and the state found after."""
+    """A call that raised: its position in the program, the exception's type and text, and the state found after.
+
+    `after` is None where the state cannot be read any more: a device assert takes the CUDA context with it.
+    """
 
     position: int
     kind: str
     message: str
-    after: Snapshot
+    after: Snapshot | None
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,9 @@ class Outcome:
         Memory around the buffers.
     paths
         Names of the kernels or paths that the subject says it took.
+    vacuous
+        Why a run without a discrepancy shows nothing about the subject, as a sentence: the optional path that the
+        subject stands for was not taken. Empty otherwise.
     """
 
     results: tuple[Forward | Update, ...]
@@ -83,5 +100,6 @@ class Outcome:
     raised: Raised | None = None
     guards: tuple[Guard, ...] = ()
     paths: tuple[str, ...] = ()
+    vacuous: str = ""
     device: str = "cpu"
     notes: dict[str, str] = field(default_factory=dict)

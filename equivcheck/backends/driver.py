@@ -89,14 +89,18 @@ def drive(problem: Problem, system: System, paths: tuple[str, ...] = ()) -> Outc
     are small, a run of the suite already has a process a core, and a sum split over threads adds in another order on
     another machine.
     """
-    with _one_thread(), torch.enable_grad(), _stream(problem, system.device):
-        run = _Run(problem, system)
-        run.go()
+    run = _Run(problem, system)
+    try:
+        with _one_thread(), torch.enable_grad(), _stream(problem, system.device):
+            run.go()
+    except RuntimeError:
+        if not run.lost:  # streams cannot be joined any more where the context is lost
+            raise
     return Outcome(
         results=tuple(run.results),
         inputs_after=tuple(run.after.get(step, {}) for step in range(len(problem.batches))),
         raised=run.raised,
-        guards=(*run.guards, *run.system.guards()),
+        guards=(*run.guards, *(() if run.lost else run.system.guards())),
         paths=paths,
         device=str(system.device),
         notes=run.notes,
@@ -122,6 +126,11 @@ class _Run:
     guards: list[Guard] = field(default_factory=list)
     raised: Raised | None = None
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device's memory cannot be read any more."""
+        return self.raised is not None and self.raised.after is None
 
     def go(self) -> None:
         calls = [_Call(self.problem, batch, self.system.device) for batch in self.problem.batches]
@@ -151,7 +160,8 @@ class _Run:
             output = to_numpy(call.taken.output)
             if case.call is Call.RATE_CHANGED:
                 self.system.set_learning_rate(2 * rate + 1)
-            return Forward(output, self.system.warnings())
+            after = self.system.snapshot() if case.call is Call.FORWARD_ONLY else None
+            return Forward(output, self.system.warnings(), after)
         if case.call is not Call.GRAPH:  # where forward and backward are one graph, both have run
             call.weight_gradient = call.taken.backward(call.inputs.gradient, retain=case.call is Call.RETAINED)
         if case.call is Call.RESTORED:
@@ -161,10 +171,10 @@ class _Run:
         return Update(self.system.snapshot(), gradient)
 
     def _raised(self, position: int, error: Exception) -> Raised:
+        after: Snapshot | None = None
         try:
             after = self.system.snapshot()
         except Exception as lost:  # a device assert takes the CUDA context with it, and all memory
-            after = Snapshot(())
             self.notes["state after"] = f"could not be read: {type(lost).__name__}: {lost}"
         return Raised(position, type(error).__name__, str(error), after)
 

@@ -242,8 +242,8 @@ def _adam(
         updated = ops.exact_add(given, negated(step))
     undetermined = lost1 | lost2 | ops.overflow | (denominator.low <= 0)
     undetermined = undetermined | (correction1.low <= 0) | (correction2.low <= 0)
-    if optimizer.weight_decay:
-        undetermined = undetermined | np.isinf(rows)  # (1 - c) w is infinite, w - c w is NaN
+    # (1 - c) w is infinite, w - c w is NaN; and the formula multiplies the row even by a decay of zero.
+    undetermined = undetermined | np.isinf(rows)
     gain = hyper.learning_rate * rest1.low / np.maximum(correction1.high * denominator.high, _ETA)
     return Updated(updated, undetermined, np.broadcast_to(gain, rows.shape), before1, lost1, before2, lost2)
 
