@@ -7,17 +7,20 @@ included. Paths in comments are FBGEMM's at v1.8.0, below fbgemm_gpu/; for CUDA 
 from __future__ import annotations
 
 import abc
+import contextlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterator
 
 import torch
 
 from equivcheck.arithmetic import Arithmetic, MeanDivision, Sequential, Store, StoreRounding
+from equivcheck.backends.cuda import asks_for_assert, checked, samples, watched
 from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.fbgemm_module import Tables
 from equivcheck.backends.protocol import BackendUnavailable
-from equivcheck.case import BoundsCheck, Call, Case, OptimizerKind, Pooling, Rounding
+from equivcheck.case import Call, Case, IndexFault, Layout, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import SUPPORTED, Outcome, Support, unsupported
 from equivcheck.problem import Problem
@@ -25,6 +28,8 @@ from equivcheck.problem import Problem
 _CPU_OPTIMIZERS = (OptimizerKind.SGD, OptimizerKind.ADAGRAD, OptimizerKind.ROWWISE_ADAGRAD)
 _LARGEST_CUDA_DIM = 2048
 """codegen/genscript/jinja_environment.py:62, checked in embedding_forward_split_template.cu:497."""
+_WIDEST_FIRST_FORWARD = 1024
+"""Wider pooled lookups take the second forward: embedding_forward_split_template.cu:840."""
 _LONG_RUN = 1024
 """Longer runs are cut and added up with atomics: embedding_backward_split_device_kernel_template, cta_per_row."""
 
@@ -67,7 +72,7 @@ class _Fbgemm(abc.ABC):
     def _run(self, problem: Problem, tables: Tables) -> Outcome:
         outcome = drive(problem, tables, self._paths(problem.case))
         if outcome.raised is None:
-            tables.release()
+            tables.release(outcome.guards)
         return outcome
 
     def _common(self, case: Case) -> Support:
@@ -145,7 +150,10 @@ class FbgemmCpu(_Fbgemm):
 
 
 class FbgemmCuda(_Fbgemm):
-    """FBGEMM's CUDA TBE: `fbgemm-cuda`, or `fbgemm-cuda+v2` with the second forward for every width.
+    """FBGEMM's CUDA TBE: `fbgemm-cuda`.
+
+    Variants: `+v2` takes the second forward for every width, `+deterministic` asks PyTorch for deterministic
+    algorithms, for which FBGEMM adds up long runs in one block instead of by atomics.
 
     Parameters
     ----------
@@ -153,17 +161,19 @@ class FbgemmCuda(_Fbgemm):
         `cuda` or `cuda:N`.
     """
 
-    def __init__(self, device: str = "cuda", *variants: str) -> None:
-        unknown = set(variants) - {"v2"}
-        if unknown:
-            raise ValueError(f"fbgemm-cuda has no variant {min(unknown)!r}; it has v2")
+    def __init__(self, device: str = "", *variants: str) -> None:
+        if unknown := set(variants) - {"v2", "deterministic"}:
+            raise ValueError(f"fbgemm-cuda has no variant {min(unknown)!r}; it has v2 and deterministic")
+        if device and torch.device(device).type != "cuda":
+            raise ValueError(f"fbgemm-cuda runs on cuda or cuda:N, not on {device!r}")
         if not torch.cuda.is_available():
             raise BackendUnavailable(f"fbgemm-cuda needs a GPU, and PyTorch {torch.__version__} finds none")
         if not torch._C._dispatch_has_kernel_for_dispatch_key("fbgemm::bounds_check_indices", "CUDA"):
             raise BackendUnavailable("the installed fbgemm_gpu has no CUDA kernels; install equivcheck[cuda]")
-        device = device or "cuda"
-        super().__init__(torch.empty(0, device=device).device, "+".join([f"fbgemm-cuda:{device}", *sorted(variants)]))
+        name = f"fbgemm-cuda:{device}" if device else "fbgemm-cuda"
+        super().__init__(torch.empty(0, device=device or "cuda").device, "+".join([name, *sorted(variants)]))
         self.experimental = "v2" in variants
+        self.deterministic = "deterministic" in variants
 
     def supports(self, case: Case) -> Support:
         """What FBGEMM refuses on CUDA, by assertions and checks."""
@@ -173,16 +183,19 @@ class FbgemmCuda(_Fbgemm):
             return unsupported(
                 f"FBGEMM's CUDA kernels are built for up to {_LARGEST_CUDA_DIM} columns, a table has {dim}"
             )
-        if case.ranks and case.optimizer.kind in (OptimizerKind.ADAGRAD, OptimizerKind.PARTIAL_ROWWISE_ADAM):
-            return unsupported(
-                f"FBGEMM asserts that variable batches are enabled, which {case.optimizer.kind} is not for"
-            )
-        if case.ranks and not any(feature.bags or feature.traffic for feature in case.features):
-            return unsupported("FBGEMM checks that a variable batch has a sample: max_B_feature_rank is above zero")
+        if case.ranks:
+            if case.optimizer.kind in (OptimizerKind.ADAGRAD, OptimizerKind.PARTIAL_ROWWISE_ADAM):
+                return unsupported(
+                    f"FBGEMM asserts that variable batches are enabled, which {case.optimizer.kind} is not for"
+                )
+            if min(samples(case)) == 0:
+                return unsupported("FBGEMM checks that a variable batch has a sample: max_B_feature_rank > 0")
+            if case.call is Call.GRAPH:
+                return unsupported("FBGEMM copies a variable batch's sizes from the host, which a graph cannot capture")
         if case.call is Call.GRAPH and case.optimizer.is_adam and case.optimizer.step == 1:
             return unsupported("before its first step FBGEMM fetches Adam's step count, which a graph cannot capture")
-        if case.call is Call.GRAPH and case.ranks:
-            return unsupported("FBGEMM copies a variable batch's sizes from pageable memory, which no graph captures")
+        if self.experimental and (case.ranks or case.pooling is Pooling.NONE):
+            return unsupported("FBGEMM has its second forward for pooled batches of fixed size")
         return SUPPORTED
 
     def arithmetic(self, case: Case) -> Arithmetic:
@@ -192,9 +205,12 @@ class FbgemmCuda(_Fbgemm):
         is good to 4 ulp (CUDA C++ programming guide, mathematical functions, powf), 8 u. Divisions and square roots
         are correctly rounded, since no fast-math flag is set. Stochastic rounding adds 13 random bits and truncates:
         it saturates (stochastic_rounding.cuh:97-162).
+
+        Not declared, since the contract has it otherwise: MEAN's dY / L in the type of a 16-bit output
+        (embedding_backward_split_grad_template.cu:201).
         """
         stochastic = case.rounding is Rounding.STOCHASTIC and case.weights is not DType.FP32
-        atomics = case.lookups > _LONG_RUN
+        atomics = case.lookups > _LONG_RUN and not self.deterministic
         return Arithmetic(
             pooling=Sequential(),
             gradient=Sequential(),
@@ -208,16 +224,57 @@ class FbgemmCuda(_Fbgemm):
         )
 
     def isolation(self, case: Case) -> str:
-        """A fatal bounds check is a device assert by design (embedding_bounds_check_v1.cu, CUDA_KERNEL_ASSERT)."""
-        if case.bounds_check is BoundsCheck.FATAL and (case.bad_indices or case.bad_offsets):
+        """What may end in a device assert, by design or not, or reach memory that is not the module's.
+
+        Tables lie between guards of a row, so that a row before the first or behind the last does no harm and shows.
+        """
+        if asks_for_assert(case):
             return "on CUDA a fatal bounds check is a device assert, after which the process can use no GPU"
+        if case.bad_offsets:
+            return (
+                "FBGEMM sorts uninitialised positions where bags do not cover all lookups, and updates what they name"
+            )
+        if case.ranks and min(samples(case)) < len(case.features):
+            return "FBGEMM divides by the number of samples per feature, here zero, and the process ends by SIGFPE"
+        outside = any(bad.fault is IndexFault.PRUNED for bad in case.bad_indices) or not all(
+            rows for rows, _ in case.table_shapes
+        )
+        gradient = case.per_sample_weights is not None and case.per_sample_weights.gradient
+        if outside and (gradient or self._second_forward(case)):
+            return "FBGEMM's kernels assert, or leave the address space, for rows that no table has"
+        if not any(rows for rows, _ in case.table_shapes) and case.lookups:
+            return "tables without any row have no memory at all"
+        if Layout.STRIDED in (case.layouts.indices, case.layouts.offsets) and self._second_forward(case):
+            return "FBGEMM's second forward reads strided indices as if they were contiguous"
         return ""
 
     def run(self, problem: Problem) -> Outcome:
-        """See `Backend`. Stochastic rounding draws from CUDA's default generator, which is seeded by the case."""
-        if problem.case.rounding is Rounding.STOCHASTIC:
+        """See `Backend`. The default generator seeds stochastic rounding, and is set back afterwards."""
+        with watched(self.device), torch.random.fork_rng(devices=[self.device]), self._algorithms():
             torch.cuda.manual_seed(problem.case.seed)
-        return self._run(problem, Tables.of(problem, self.device, experimental=self.experimental))
+            outcome = self._run(problem, Tables.of(problem, self.device, experimental=self.experimental))
+        return checked(outcome, self.device, by_design=asks_for_assert(problem.case))
+
+    def _second_forward(self, case: Case) -> bool:
+        """FBGEMM's "v2": for wide tables, or where it is asked for."""
+        pooled = case.pooling is not Pooling.NONE and not case.ranks
+        return pooled and (self.experimental or max(dim for _, dim in case.table_shapes) > _WIDEST_FIRST_FORWARD)
+
+    @contextlib.contextmanager
+    def _algorithms(self) -> Iterator[None]:
+        """PyTorch's switch. It also fills new tensors with NaN, which `cuda.poison_free_memory` does for all variants.
+
+        It only warns of operations that PyTorch itself has no deterministic form of: FBGEMM's are under test.
+        """
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        filled = torch.utils.deterministic.fill_uninitialized_memory
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        try:
+            yield
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = filled
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
     def _paths(self, case: Case) -> tuple[str, ...]:
         """From the conditions in the source: the system does not say which path it takes."""
@@ -225,8 +282,8 @@ class FbgemmCuda(_Fbgemm):
         if case.pooling is Pooling.NONE:
             forward = "no bag, small" if widest <= 32 else "no bag"
         else:
-            forward = "v2" if (self.experimental or widest > 1024) and not case.ranks else "legacy"
-        return (f"forward: {forward}",)
+            forward = "v2" if self._second_forward(case) else "legacy"
+        return (f"forward: {forward}", *(("deterministic",) if self.deterministic else ()))
 
 
 def _fbgemm_version() -> str:

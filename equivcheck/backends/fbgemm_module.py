@@ -15,12 +15,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 
+from equivcheck.backends.cuda import poison_free_memory
 from equivcheck.backends.driver import Inputs
-from equivcheck.backends.layouts import FINITE_POISON, Placed, place, to_numpy, to_torch
+from equivcheck.backends.layouts import FINITE_POISON, GUARD_BYTES, Placed, place, to_numpy, to_torch
 from equivcheck.case import BoundsCheck, Decay, Layout, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import Guard
-from equivcheck.problem import Problem, Snapshot
+from equivcheck.problem import Problem, Snapshot, output_shape
 
 with warnings.catch_warnings():
     # Two optimizers that the build leaves out: split_embedding_codegen_lookup_invokers/__init__.py:172 and 184.
@@ -146,7 +147,10 @@ class Tables:
         self.kind = kind
         self.module = module
         self.device = kind.device
-        self._guards: list[Guard] = []
+        frozen = problem.frozen
+        self._trained = (
+            torch.tensor([not f for f in frozen], dtype=torch.int32, device=self.device) if any(frozen) else None
+        )
         optimizer = problem.case.optimizer
         module.tbe.update_hyper_parameters(
             {
@@ -203,14 +207,15 @@ class Tables:
     def forward(self, inputs: Inputs) -> _Lookup:
         """See `System`. Every argument is given; frozen features are named as FBGEMM names them."""
         self.module.tbe.bounds_check_warning.zero_()
-        frozen = self.problem.frozen
-        trained = torch.tensor([not f for f in frozen], dtype=torch.int32, device=self.device) if any(frozen) else None
         sizes = inputs.batch.batch_sizes
+        if self.device.type == "cuda":
+            elements = int(np.prod(output_shape(self.problem, inputs.batch), dtype=np.int64))
+            poison_free_memory(self.device, elements * self.kind.output.numpy.itemsize, 4 * len(inputs.indices))
         output = self.module.tbe(
             inputs.indices,
             inputs.offsets,
             per_sample_weights=inputs.per_sample_weights,
-            feature_requires_grad=trained,
+            feature_requires_grad=self._trained,
             batch_size_per_feature_per_rank=None if sizes is None else [list(ranks) for ranks in sizes],
         )
         weights = inputs.per_sample_weights
@@ -237,12 +242,12 @@ class Tables:
         return type(self)(self.problem, self.kind, fresh)
 
     def guards(self) -> tuple[Guard, ...]:
-        """Poison around the tables and states; on CUDA FBGEMM allocates both itself."""
+        """Poison around the tables and states."""
         return tuple(placed.read()[1] for placed in self.module.memory)
 
-    def release(self) -> None:
-        """Keep the module for the next case of its kind."""
-        if all(np.array_equal(guard.before, guard.after) for guard in self.guards()):
+    def release(self, guards: tuple[Guard, ...]) -> None:
+        """Keep the module for the next case of its kind, unless a guard of its last run was written to."""
+        if all(np.array_equal(guard.before, guard.after) for guard in guards):
             _kept.put(self.kind, self.module)
 
 
@@ -252,7 +257,7 @@ def _moments(snapshot: Snapshot) -> list[tuple[Any, ...]]:
 
 def _build(kind: _Kind) -> _Module:
     cpu = kind.device.type == "cpu"
-    memory = _memory(kind) if cpu else []
+    memory = _host_memory(kind) if cpu else []
     location = EmbeddingLocation.HOST if cpu else EmbeddingLocation.DEVICE
     compute = ComputeDevice.CPU if cpu else ComputeDevice.CUDA
     precision = _PRECISION[kind.weights]
@@ -312,13 +317,34 @@ def _build(kind: _Kind) -> _Module:
     }
     with _root_logger_as_it_was():
         tbe = SplitTableBatchedEmbeddingBagsCodegen(**_known(options))
+    if not cpu:
+        memory = _device_memory(tbe, kind)
     # Per table the states of its rows; here per state the tables.
     per_table = tbe.split_optimizer_states()
     states = [list(of_tables) for of_tables in zip(*per_table, strict=True)]
     return _Module(tbe, tbe.split_embedding_weights(), states, memory)
 
 
-def _memory(kind: _Kind) -> list[Placed]:
+def _device_memory(tbe: Any, kind: _Kind) -> list[Placed]:
+    """Put the module's tables and states on the device into poisoned memory: FBGEMM allocates them itself.
+
+    Around the tables there is room for a row of the widest on both sides: FBGEMM's CUDA TBE 1.6.0 takes the index -1
+    of a first table for the row before it, and an index into a last table without rows for the row behind.
+    """
+    around = GUARD_BYTES + 4 * max(dim for _, dim in kind.shapes)
+    around += -around % GUARD_BYTES  # a kernel's vectors are aligned
+    memory = []
+    for name in ("weights_dev", "momentum1_dev", "momentum2_dev"):
+        buffer = getattr(tbe, name, None)
+        if buffer is not None and buffer.numel():
+            zeros = np.zeros(buffer.numel(), to_numpy(buffer.detach()[:0]).dtype)
+            placed = place(name, zeros, Layout.CONTIGUOUS, kind.device, floats=FINITE_POISON, around=around)
+            buffer.data = placed.tensor.view(buffer.shape)
+            memory.append(placed)
+    return memory
+
+
+def _host_memory(kind: _Kind) -> list[Placed]:
     """Memory for all tables, and for momentum 1, inside poison."""
     sizes = {"weights": kind.elements}
     if kind.optimizer is OptimizerKind.ROWWISE_ADAGRAD:

@@ -73,16 +73,24 @@ class Placed:
             self.buffer.copy_(to_torch(self.original))
 
 
-def place(name: str, array: AnyArray, layout: Layout, device: torch.device, *, floats: int = FLOAT_POISON) -> Placed:
+def place(
+    name: str,
+    array: AnyArray,
+    layout: Layout,
+    device: torch.device,
+    *,
+    floats: int = FLOAT_POISON,
+    around: int = GUARD_BYTES,
+) -> Placed:
     """Copy `array` (one or two axes) into poisoned memory on `device`, in the given layout.
 
     CONTIGUOUS begins as aligned as a fresh tensor; MISALIGNED one element later; SLICE three elements later, and with
     two axes its rows are parts of wider rows; STRIDED takes every other element of every axis; TRANSPOSED is stored
     column by column; EXPANDED is one stored element, so all of `array` must be equal. `floats` is the byte that poisons
-    floating-point memory.
+    floating-point memory; of poison there are `around` bytes before and after.
     """
     start, strides, extent = _geometry(array.shape, layout)
-    margin = GUARD_BYTES // array.dtype.itemsize
+    margin = around // array.dtype.itemsize
     buffer = torch.empty(2 * margin + start + extent, dtype=_torch_dtype(array.dtype))
     elements = _numpy_view(buffer)
     elements.view(np.uint8)[...] = floats if buffer.is_floating_point() else INTEGER_POISON

@@ -1,0 +1,102 @@
+"""What adapters for CUDA have in common: poison where kernels will write, and the end of a process without its GPU.
+
+A kernel that reads or writes where it may not can take the CUDA context with it. Every later call in the process then
+fails, whichever case it belongs to; so the process ends at once, while the journal still names the case that did it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+
+import torch
+
+from equivcheck.backends.layouts import FLOAT_POISON
+from equivcheck.case import BoundsCheck, Case
+from equivcheck.outcome import Outcome
+
+_BLOCKS = 4
+"""Free blocks of a size that are poisoned: the allocator takes the smallest that fits, and a call asks for several."""
+_LARGEST_SEVERAL = 2**24
+"""Of blocks above 16 MiB one is poisoned: they come from memory of their own, where few others can be in the way."""
+
+DEVICE_ASSERT = "device-side assert"
+"""In the text of the error after which a context is lost because a kernel said so."""
+
+
+def asks_for_assert(case: Case) -> bool:
+    """Whether a right kernel answers the case with a device assert: inputs out of bounds in the mode FATAL."""
+    return case.bounds_check is BoundsCheck.FATAL and bool(case.bad_indices or case.bad_offsets)
+
+
+def samples(case: Case) -> tuple[int, ...]:
+    """Samples of a variable batch in each step, over all features and ranks."""
+    counts: dict[tuple[int, int], int] = {}
+    for number, feature in enumerate(case.features):
+        for bag in feature.bags:
+            counts[number, bag.rank] = counts.get((number, bag.rank), 0) + bag.copies
+        if feature.traffic is not None:
+            counts[number, 0] = feature.traffic.bags
+    return tuple(
+        sum(count if step.bags is None else min(count, step.bags) for count in counts.values()) for step in case.steps
+    )
+
+
+def poison_free_memory(device: torch.device, *sizes: int) -> None:
+    """Fill what the allocator will hand out next for these sizes, in bytes, with NaN.
+
+    An element that a kernel should have written and did not is then a NaN, and not what an earlier case left there,
+    which is often the right value. Does nothing while a graph is captured, since that has memory of its own.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return
+    for size in sizes:
+        if size:
+            count = _BLOCKS if size <= _LARGEST_SEVERAL else 1
+            blocks = [torch.full((size,), FLOAT_POISON, dtype=torch.uint8, device=device) for _ in range(count)]
+            del blocks
+
+
+@contextlib.contextmanager
+def watched(device: torch.device) -> Iterator[None]:
+    """End the process if the block raises and the context is lost."""
+    try:
+        yield
+    except Exception as error:
+        if lost(device):
+            end_process(f"{type(error).__name__}: {error}")
+        raise
+
+
+def lost(device: torch.device) -> bool:
+    """Whether the context of this process is lost. Waits for all kernels."""
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def checked(outcome: Outcome, device: torch.device, *, by_design: bool) -> Outcome:
+    """The outcome, if the context is whole, or was lost by an assert that the case asked for.
+
+    Parameters
+    ----------
+    by_design
+        Whether the case asks for a device assert, and so runs in a process of its own.
+    """
+    raised = outcome.raised
+    if by_design and raised is not None and raised.after is None and DEVICE_ASSERT in raised.message:
+        return outcome
+    if lost(device):
+        end_process(f"{raised.kind}: {raised.message}" if raised is not None else "a kernel failed after the last call")
+    return outcome
+
+
+def end_process(reason: str) -> None:
+    """Say why and abort: the journal's traceback then names the case, and later cases get a process with a GPU."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core of a process with a GPU is as large as its memory
+    os.write(2, f"the CUDA context is lost: {reason}\n".encode())
+    os.abort()
