@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from equivcheck.case import Case, Optimizer, Pooling
 from equivcheck.formats import AnyArray, DType, Float64Array, down, nearest, store, toward_zero, up, widen
 from equivcheck.outcome import Forward, Outcome, Update
 from equivcheck.problem import Action, Batch, Problem, Snapshot, output_shape, program
-from tests.selftest.simulated.machine import Machine
+from tests.selftest.simulated.machine import Error, Machine
 from tests.selftest.simulated.steps import Forms, State, Updater
 from tests.selftest.simulated.sums import Adder, Order, Shape
 
@@ -38,6 +39,10 @@ class Stochastic(enum.Enum):
     AWAY = "the one farther from zero"
 
 
+PLAIN = Forms()
+NEAREST = Store()
+
+
 @dataclass(frozen=True)
 class Style:
     """How a right kernel computes."""
@@ -54,12 +59,12 @@ class Style:
     division: float = 1.0
     square_root: float = 1.0
     power: float = 4.0
-    machine: Machine = Machine()
-    forms: Forms = Forms()
+    error: Error = Error.UP
+    forms: Forms = PLAIN
     wide_update: bool = False
     gradient_rounding: DType | None = None
-    output_store: Store = Store()
-    table_store: Store = Store()
+    output_store: Store = NEAREST
+    table_store: Store = NEAREST
     stochastic: Stochastic = Stochastic.FAIR
 
 
@@ -78,6 +83,7 @@ class Lookup:
 class Kernel:
     """Runs a problem."""
 
+    updater: ClassVar[type[Updater]] = Updater
     style: Style = Style()
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
@@ -118,17 +124,17 @@ class Kernel:
     @property
     def updating(self) -> Updater:
         style = self.style
-        machine = replace(
-            style.machine,
+        machine = Machine(
             dtype=DType.FP64 if style.wide_update else DType.FP32,
             fused=style.step_fused,
             flushes=style.step_flushes,
             division=style.division,
             square_root=style.square_root,
             power=style.power,
+            error=style.error,
         )
         adder = Adder(replace(machine, division=1.0, square_root=1.0), style.order)
-        return Updater(machine, adder, style.forms, style.mean_divides)
+        return self.updater(machine, adder, style.forms, style.mean_divides)
 
     # The program
     def run(self, problem: Problem) -> Outcome:
@@ -455,6 +461,3 @@ def _grouped(lookups: list[Lookup], key: str) -> Iterator[tuple[int, list[Lookup
     for x in lookups:
         groups.setdefault(getattr(x, key), []).append(x)
     yield from groups.items()
-
-
-__all__ = ["Kernel", "Lookup", "MeanForm", "Stochastic", "Style", "toward_zero"]

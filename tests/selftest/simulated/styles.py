@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from equivcheck.arithmetic import Store, StoreRounding
@@ -12,7 +12,7 @@ from equivcheck.case import BoundsCheck, Case, Decay, Optimizer, OptimizerKind, 
 from equivcheck.formats import DType
 from strategies import Budget, random_case
 from tests.selftest.simulated.kernel import MeanForm, Stochastic, Style
-from tests.selftest.simulated.machine import Error, Machine
+from tests.selftest.simulated.machine import Error
 from tests.selftest.simulated.steps import CorrectionForm, DecayForm, Forms, MomentForm, SquareForm, StepForm
 from tests.selftest.simulated.sums import Order, Shape
 
@@ -50,7 +50,7 @@ def random_style(case: Case, seed: int) -> Style:
         step_flushes=flushes,
         division=one(2.0, 4.0) if erring else 1.0,
         square_root=one(2.0, 6.0) if erring else 1.0,
-        machine=Machine(error=one(*Error)),
+        error=one(*Error),
         forms=Forms(one(*StepForm), one(*DecayForm), one(*MomentForm), one(*SquareForm), one(*CorrectionForm)),
         wide_update=accumulator is DType.FP64 and one(False, True),
         gradient_rounding=one(DType.FP16, DType.BF16) if one(*(False,) * 9, True) else None,
@@ -147,9 +147,4 @@ def random_case_for(seed: int) -> Case:
 
 def replace_fields(part: T, **changes: object) -> T:
     """A copy of a part of a Case with other fields."""
-    import msgspec
-
     return msgspec.structs.replace(part, **changes)  # type: ignore[type-var]
-
-
-__all__ = ["SMALL", "random_case_for", "random_style", "replace"]
