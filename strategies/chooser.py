@@ -54,11 +54,11 @@ class Axis(Generic[T]):
 
 
 def draw_up_to(axis: Axis[int], chooser: Chooser, largest: int) -> int:
-    """One of an axis' ascending numbers that is at most `largest`; if there is none, the smallest."""
-    most = max(bisect_right(axis.options, largest) - 1, 0)
+    """One of an axis' ascending numbers that is at most `largest`; if none may be drawn, the smallest that may."""
+    most = bisect_right(axis.options, largest) - 1
     if axis.most >= 0:
         most = min(most, axis.most)
-    return axis.options[chooser.position(min(axis.least, most), most)]
+    return axis.options[chooser.position(axis.least, max(axis.least, most))]
 
 
 def smallest(axis: Axis[int]) -> int:

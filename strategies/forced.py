@@ -30,6 +30,7 @@ def _stochastic() -> tuple[Forced, ...]:
             rounding=(Rounding.STOCHASTIC,),
             weights=_NARROW,
             hot=_RUNS[run],
+            feature_counts=(0,),
             sharing=(_SHARED[shared],),
             calls=UPDATING,
         )
@@ -90,7 +91,10 @@ def _unsorted() -> tuple[Forced, ...]:
 
 
 def _narrow_tables() -> tuple[Forced, ...]:
-    return tuple(_forced(f"dim<32, {run}", widest=(31,), hot=_RUNS[run], calls=UPDATING) for run in list(_RUNS)[2:])
+    return tuple(
+        _forced(f"dim<32, {run}", widest=(31,), hot=_RUNS[run], feature_counts=(0,), calls=UPDATING)
+        for run in list(_RUNS)[2:]
+    )
 
 
 def _weighted_repeats() -> tuple[Forced, ...]:
@@ -125,10 +129,10 @@ def _rare() -> tuple[Forced, ...]:
     }
     distinct = range(DISTINCT_ROWS[0], DISTINCT_ROWS[-1] + 1)
     return (
-        _forced("distinct rows", rows=distinct, traffic_bags=range(1025, 4097), traffic_lengths=(1,), **cyclic),
+        *(_forced("distinct rows", rows=distinct, traffic_bags=range(1025, 4097), traffic_lengths=(1,), **cyclic),) * 3,
         _forced("many hot rows", rows=(200,), traffic_bags=(4096,), traffic_lengths=(2,), **cyclic),
-        *(_forced("N", traffic_bags=range(2, 4098), traffic_lengths=(1,), **cyclic),) * 3,
-        *(_forced("values", recipes=(Recipe.ANY,)),) * 6,
+        *(_forced("N", traffic_bags=range(2, 4098), traffic_lengths=(1,), **cyclic),) * 8,
+        *(_forced("values", recipes=(Recipe.ANY,)),) * 12,
         *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), orders=range(1, 12)),) * 6,
     )
 

@@ -83,6 +83,8 @@ class Menu:
     `feature_parts` are lengths of the list of features, `feature_counts` numbers up to which it is repeated (0: not).
     `dims` and `times` are lists of which one is drawn for the whole case, `widest` is the limit of its dims. `forced`
     are combinations of which one is drawn for the case, or None.
+
+    `sizes` are parts of the budget that a case may use: most cases are small, so that a second holds many of them.
     """
 
     name: str = "any"
@@ -107,6 +109,7 @@ class Menu:
 
     feature_parts: tuple[int, ...] = (1, 1, 1, 2, 2, 3, 4)
     feature_counts: tuple[int, ...] = (*(0,) * 150, *axes.FEATURES[2:])
+    sizes: tuple[int, ...] = (32, 32, 32, 8, 8, 1)
     dims: tuple[tuple[int, ...], ...] = (QUAD_DIMS, ANY_DIMS)
     widest: tuple[int, ...] = (*(2**31,) * 15, 31)
     rows: tuple[int, ...] = ascending(

@@ -97,7 +97,8 @@ class _Drawing:
         self._sum_of_dims += dim
         self._bags = 0
         kind = plan.kinds.draw(self._chooser)
-        traffic = self._traffic() if kind is BagKind.TRAFFIC and plan.ranks < 2 else None
+        listed = kind is BagKind.LISTED or plan.ranks > 1 or self._hot
+        traffic = None if listed else self._traffic()
         if traffic is None:
             bags = self._list_of_bags()
         elif rows <= 1 and not traffic.ragged:  # a shrinker gets here, but not from traffic to a list
@@ -128,7 +129,7 @@ class _Drawing:
             dim = 1 << dim.bit_length() - 1
         if plan.one_dim and self._owners:
             dim = self._owners[0][2]
-        rows = draw_up_to(plan.rows, self._chooser, self._tables // dim)
+        rows = min(draw_up_to(plan.rows, self._chooser, self._tables // dim), max(1, self._tables // dim))
         return (0 if plan.rowless and self._choose((False, False, True)) else rows), dim
 
     def _list_of_bags(self) -> tuple[Bag, ...]:
@@ -138,11 +139,13 @@ class _Drawing:
     def _hot_bag(self) -> Bag:
         """A run of the length asked for: inside one bag, or one lookup in each of many bags."""
         hot, self._hot = self._hot, 0
-        if self._choose((True, False)):
-            self._spend(hot, 1)
-            return Bag((Lookup(0, hot),))
-        self._spend(1, hot)
-        return Bag((Lookup(0),), copies=hot)
+        row = max(self._rows - 1, 0)  # the last, which other lookups seldom name
+        spread = self._choose((False, True)) or (self._plan.round_lengths and hot & (hot - 1) != 0)
+        if spread:
+            self._spend(1, hot)
+            return Bag((Lookup(row),), copies=hot)
+        self._spend(hot, 1)
+        return Bag((Lookup(row, hot),))
 
     def _bag(self) -> Bag | None:
         plan = self._plan
@@ -171,8 +174,8 @@ class _Drawing:
     def _traffic(self) -> Traffic:
         plan = self._plan
         most = min(self._work // (2 * self._dim), self._output // self._sum_of_dims, self._lookups)
-        bags = draw_up_to(plan.traffic_bags, self._chooser, most)
-        length = draw_up_to(plan.traffic_lengths, self._chooser, most // bags)
+        bags = min(draw_up_to(plan.traffic_bags, self._chooser, most), max(1, most))
+        length = min(draw_up_to(plan.traffic_lengths, self._chooser, most // bags), max(1, most // bags))
         ragged = self._choose((False, True))
         if plan.round_lengths:
             length, ragged = 1 << length.bit_length() - 1, False

@@ -33,7 +33,7 @@ from equivcheck.case import (
 from equivcheck.formats import DType
 from strategies import data
 from strategies.budget import Budget
-from strategies.chooser import Axis, Chooser, smallest
+from strategies.chooser import Axis, Chooser, draw_up_to, smallest
 from strategies.data import Data, Recipe
 from strategies.menu import Menu, Sharing
 from strategies.structure import Plan, features
@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 _SEEDS = tuple(range(64))
 _POSITIONS = (0, 0, 1, 2, 3, 5, 7, 31, 63, 255, 1000)
-_SIZES = (32, 32, 32, 8, 8, 1)
-"""Parts of the budget that a case may use: most are small, so that a second holds many; no edge needs all of it."""
 
 
 def case(chooser: Chooser, menu: Menu, budget: Budget) -> Case:
@@ -125,11 +123,12 @@ class _Drawing:
         listed = self._choose(menu.dims)
         dims = Axis(listed, bisect_left(listed, values.least_dim) if listed[-1] >= values.least_dim else 0)
         count = self._draw("feature_counts", menu.feature_counts)
-        hot = self._draw("hot", menu.hot)
-        size = self._choose(_SIZES)
+        size = self._choose(menu.sizes)
         sharing = self._draw("sharing", menu.sharing)
         # What is repeated, or added to share a table for sure, is paid for beforehand.
         each = budget.divided(max(1, count) * (3 if sharing in (Sharing.SURELY, Sharing.UNSORTED) else 1))
+        longest = min(each.work // (2 * smallest(dims)), values.most_lookups)
+        hot = draw_up_to(self._axis("hot", menu.hot), self._chooser, longest)
         plan = Plan(
             dims=dims,
             rows=self._axis("rows", menu.rows),
@@ -144,7 +143,7 @@ class _Drawing:
             feature_parts=menu.feature_parts,
             feature_count=count,
             ranks=ranks,
-            hot=hot if 2 * hot * smallest(dims) <= each.work else 0,
+            hot=hot if hot <= longest else 0,
             widest=self._draw("widest", menu.widest),
             rowless=self._choose(menu.rowless),
             one_dim=pooling is Pooling.NONE,
