@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from equivcheck.engine.check import CaseFailed, Check, NotJudged, describe
 from equivcheck.engine.counts import Counts
 from equivcheck.engine.suite import find_property
 from equivcheck.findings import FAILURES, Finding
-from equivcheck.runner import Run, Subject
+from equivcheck.runner import Run, Subject, error_verdict
 from equivcheck.store import Kind, Provenance, SavedCase
 from equivcheck.verdict import Status, Verdict
 
@@ -152,8 +151,8 @@ def _once(saved: SavedCase, folder: Path, here: Path, time_limit: float) -> Verd
         return Verdict(Status.UNSUPPORTED, reason=str(refused))
     except CaseFailed as failed:
         return failed.run.verdict
-    except Exception:
-        return Verdict(Status.ERROR, reason=traceback.format_exc(limit=-12))
+    except Exception as error:
+        return error_verdict(error)
     return Verdict(Status.PASSED)
 
 

@@ -21,6 +21,9 @@ from equivcheck.outcome import Outcome
 from equivcheck.problem import Problem, materialise
 from equivcheck.verdict import Status, Verdict
 
+_FRAMES = 12
+"""Innermost frames of a traceback that are kept."""
+
 Watch = Callable[[Case], AbstractContextManager[None]]
 """Guards a call of a subject: journal before, time limit during, journal removed after."""
 
@@ -140,13 +143,20 @@ def run(
             outcome = subject.backend.run(problem)
     except CaseError:
         raise
-    except Exception:
-        return Run(case, subject.name, Verdict(Status.ERROR, reason=traceback.format_exc(limit=-12)), problem)
+    except Exception as error:
+        return Run(case, subject.name, error_verdict(error), problem)
     ran = time.perf_counter()
     verdict = judge(problem, arithmetic, outcome)
     judged = time.perf_counter()
     result = Run(case, subject.name, verdict, problem, arithmetic, outcome, (), ran - start, judged - ran)
     return _explained(result, relevant)
+
+
+def error_verdict(error: Exception) -> Verdict:
+    """The verdict where an adapter, a property or equivcheck itself raised: type and text, then the traceback."""
+    first = str(error).partition("\n")[0]
+    trace = "".join(traceback.format_exception(error, limit=-_FRAMES))
+    return Verdict(Status.ERROR, reason=f"{type(error).__name__}: {first}\n{trace}".rstrip())
 
 
 def _explained(result: Run, findings: tuple[Finding, ...]) -> Run:

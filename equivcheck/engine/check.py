@@ -49,7 +49,7 @@ def describe(verdict: Verdict) -> str:
         worst = verdict.discrepancies[0]
         return f"{worst.tensor.value}: {worst.symptom.value}"
     if verdict.status is Status.ERROR:
-        return f"error: {verdict.reason.rstrip().rpartition(chr(10))[2].partition(':')[0]}"
+        return f"error: {verdict.reason.partition(':')[0]}"
     return verdict.status.value
 
 

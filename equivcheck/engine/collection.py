@@ -7,7 +7,7 @@ import pytest
 
 from equivcheck.engine.hunt import RESULT, SliceResult, our_profile
 from equivcheck.engine.properties import ARGUMENT, Property, Slice, property_of
-from equivcheck.engine.subjects import Roster, write_count
+from equivcheck.engine.subjects import Extent, Roster, write_extent
 from equivcheck.engine.worker import Worker, worker_of
 from equivcheck.findings import Finding, FindingError
 
@@ -28,8 +28,9 @@ def generate(metafunc: pytest.Metafunc) -> None:
 
 def note(session: pytest.Session) -> None:
     """Write down how many slices were collected."""
+    options = worker_of(session.config).options
     slices = sum(ARGUMENT in getattr(item, "fixturenames", ()) for item in session.items)
-    write_count(worker_of(session.config).options.run_folder, slices)
+    write_extent(options.run_folder, Extent(slices, our_profile(options.profile).budget.work))
 
 
 def properties(item: pytest.Item) -> list[tuple[str, object]]:

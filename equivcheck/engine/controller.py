@@ -25,7 +25,7 @@ from equivcheck.engine.failures import tell_death
 from equivcheck.engine.hunt import ReplayResult, SliceResult
 from equivcheck.engine.journal import MOST_DEATHS, Death
 from equivcheck.engine.options import Options
-from equivcheck.engine.subjects import read_count, read_roster
+from equivcheck.engine.subjects import read_extent, read_roster
 from equivcheck.engine.worker import commit
 from equivcheck.report.jsonl import JsonLines
 from equivcheck.report.summary import Summary
@@ -68,7 +68,8 @@ class Controller:
         if self.summary.collected is not None or roster is None:
             return
         self._lock = journal.join(self._options.run_folder)
-        event = Collected(read_count(self._options.run_folder), **msgspec.structs.asdict(roster))
+        extent = read_extent(self._options.run_folder)
+        event = Collected(extent.slices, largest_case=extent.largest_case, **msgspec.structs.asdict(roster))
         self._publish(event)
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None and terminal.verbosity >= 0 and event.slices:
@@ -131,7 +132,7 @@ class Controller:
 
     def summarise(self, terminal: pytest.TerminalReporter) -> None:
         """Print the summary of the run."""
-        lines = as_text(self.summary, terminal._tw.fullwidth)
+        lines = as_text(self.summary)
         if lines:
             terminal.section("equivcheck", sep="=")
             for line in lines:

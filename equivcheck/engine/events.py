@@ -33,7 +33,7 @@ class Started(Event, frozen=True, tag="started"):
 
 
 class Collected(Event, frozen=True, tag="collected"):
-    """The slices are known.
+    """The slices are known. `largest_case` is the number of elements that the profile allows a case.
 
     `versions` per subject and witness, as the backends say; `broken` and `absent` backends with their sentence.
     """
@@ -44,6 +44,7 @@ class Collected(Event, frozen=True, tag="collected"):
     versions: dict[str, dict[str, str]] = {}
     broken: dict[str, str] = {}
     absent: dict[str, str] = {}
+    largest_case: int = 0
 
 
 class SliceFinished(Event, frozen=True, tag="slice"):

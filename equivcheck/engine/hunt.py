@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,8 @@ from equivcheck.engine.counts import Counts, add
 from equivcheck.engine.failures import Failure, Told, tell
 from equivcheck.engine.properties import Property, Slice
 from equivcheck.engine.worker import JournalGuard, Worker, worker_of
-from equivcheck.runner import Run
+from equivcheck.runner import Run, error_verdict
 from equivcheck.store import Provenance
-from equivcheck.verdict import Status, Verdict
 
 if TYPE_CHECKING:
     from strategies.budget import Budget
@@ -115,9 +113,9 @@ class _Hunt:
                 raise
             except HypothesisException:
                 raise
-            except Exception:  # of the property, the truth, or the comparison
+            except Exception as error:  # of the property, the truth, or the comparison
                 check.counting = False
-                verdict = Verdict(Status.ERROR, reason=traceback.format_exc(limit=-12))
+                verdict = error_verdict(error)
                 raised = failure_type(describe(verdict))(Run(case, subject.name, verdict))
                 self._keep(case, raised)
                 raise raised from None

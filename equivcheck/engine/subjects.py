@@ -62,17 +62,24 @@ def read_roster(folder: Path) -> Roster | None:
         return None
 
 
-def write_count(folder: Path, slices: int) -> None:
-    """Write down how many slices a process collected; all collect the same."""
-    (folder / "slices").write_text(str(slices))
+class Extent(msgspec.Struct, frozen=True):
+    """How much a run is: its slices, and the elements of the largest case that its profile allows."""
+
+    slices: int = 0
+    largest_case: int = 0
 
 
-def read_count(folder: Path) -> int:
-    """The number of slices, 0 where nothing was written down."""
+def write_extent(folder: Path, extent: Extent) -> None:
+    """Write down what a process collected; all collect the same."""
+    (folder / "extent").write_bytes(msgspec.json.encode(extent))
+
+
+def read_extent(folder: Path) -> Extent:
+    """What was written down, zeros where nothing was."""
     try:
-        return int((folder / "slices").read_text() or 0)
-    except FileNotFoundError:
-        return 0
+        return msgspec.json.decode((folder / "extent").read_bytes(), type=Extent)
+    except (FileNotFoundError, msgspec.DecodeError):  # another worker is writing it
+        return Extent()
 
 
 def _find_out(asked: tuple[str, ...], witnesses: tuple[str, ...]) -> Roster:

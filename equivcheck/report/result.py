@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +61,7 @@ def show(summary: Summary, conclusion: Conclusion) -> None:
     """Print failures, the table, and the conclusion as the last line."""
     for told in summary.failures:
         print(f"{told.text}\n")
-    width = shutil.get_terminal_size((110, 24)).columns
-    print("\n".join(as_text(summary, width)))
+    print("\n".join(as_text(summary)))
     if conclusion.detail:
         print(f"\n{conclusion.detail}\n")
     print(conclusion.sentence)

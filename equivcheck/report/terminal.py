@@ -15,31 +15,29 @@ from equivcheck.report.summary import Row, Summary
 from equivcheck.verdict import Status
 
 _MOST_REASONS = 6
-_LEAST_WIDTH = 110
-"""Columns of a table with every status; a log has no width of its own."""
+_WIDTH = 500
+"""More columns than a table needs, so that none is cut off."""
 
 _SHORT = {Status.MISTRUSTED: "mistr.", Status.UNSUPPORTED: "unsup.", Status.CRASHED: "crash", Status.TIMEOUT: "time"}
 
 
-def as_text(summary: Summary, width: int) -> list[str]:
-    """The summary in plain lines of at most `width` columns."""
+def as_text(summary: Summary) -> list[str]:
+    """The summary in plain lines. They are left to the reader's window to wrap: they hold commands to be copied."""
     text = io.StringIO()
-    console = Console(
-        file=text, width=max(width, _LEAST_WIDTH), color_system=None, highlight=False, markup=False, emoji=False
-    )
+    console = Console(file=text, width=_WIDTH, color_system=None, highlight=False, markup=False, emoji=False)
     for part in parts(summary):
-        # Sentences are left to the reader's window to wrap: they hold commands that are copied.
         console.print(part, soft_wrap=isinstance(part, Text))
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def parts(summary: Summary) -> Iterator[RenderableType]:
     """What is printed, in order."""
+    largest = summary.collected.largest_case if summary.collected is not None else 0
     for subject in summary.subjects:
         rows, counts, coverage = summary.of(subject)
         yield _table(subject, rows, counts)
         if coverage.cases:
-            yield Text(f"coverage: {coverage.line(largest_case(summary))}")
+            yield Text(f"coverage: {coverage.line(largest)}")
         for name, share in sorted(counts.shares.items()):
             yield Text(f"{name}: {share.hits:,} of {share.of:,} ({shares(share.hits, share.of)})")
         if counts.findings:
@@ -57,15 +55,6 @@ def parts(summary: Summary) -> Iterator[RenderableType]:
             yield Text(f"not here: {name}: {reason}")
     for problem in summary.problems:
         yield Text(problem)
-
-
-def largest_case(summary: Summary) -> int:
-    """Elements of the largest case that the run's profile allows."""
-    from equivcheck.engine.hunt import our_profile
-
-    profile = summary.started.options["profile"] if summary.started is not None else "default"
-    work: int = our_profile(profile).budget.work
-    return work
 
 
 def _table(subject: str, rows: list[Row], total: Counts) -> Table:

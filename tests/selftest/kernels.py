@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equivcheck.arithmetic import Arithmetic
-from equivcheck.case import Call, Case, OptimizerKind, Pooling
-from equivcheck.formats import DType
+from equivcheck.case import Case, OptimizerKind
 from equivcheck.outcome import SUPPORTED, Forward, Outcome, Support, Update, unsupported
 from equivcheck.problem import Action, Batch, Problem, Snapshot, program
 
@@ -31,8 +30,11 @@ class Right:
     def supports(self, case: Case) -> Support:
         if case.optimizer.kind is not OptimizerKind.SGD:
             return unsupported("it has SGD only")
-        plain = case.pooling is Pooling.SUM and case.weights is DType.FP32 and case.call is Call.STEPS
-        return SUPPORTED if plain else unsupported("it has SUM and fp32 only")
+        plain = Case()
+        settings = ("weights", "output", "accumulation", "pooling", "per_sample_weights", "rounding", "bounds_check")
+        if any(getattr(case, name) != getattr(plain, name) for name in (*settings, "ranks", "call")):
+            return unsupported("it has the default settings only")
+        return unsupported("it has no frozen features") if any(f.frozen for f in case.features) else SUPPORTED
 
     def arithmetic(self, case: Case) -> Arithmetic:
         return Arithmetic()
