@@ -189,7 +189,7 @@ class Updater:
         c2 = machine.subtract(one, machine.pow(optimizer.beta2, step))
         match self.forms.correction:
             case CorrectionForm.MOMENTS:
-                divisor = machine.add(machine.sqrt(machine.divide(second, c2)), eps)
+                divisor = self.divisor(machine.divide(second, c2), optimizer.eps)
                 direction = machine.divide(machine.divide(first, c1), divisor)
                 if optimizer.weight_decay and self.forms.decay is DecayForm.JOINT:
                     inner = machine.multiply_add(np.asarray(optimizer.weight_decay), state.rows, direction)
@@ -199,7 +199,7 @@ class Updater:
                 divisor = machine.add(machine.divide(machine.sqrt(second), machine.sqrt(c2)), eps)
                 change = machine.divide(machine.multiply(machine.divide(lr, c1), first), divisor)
             case CorrectionForm.RATE_LAST:
-                divisor = machine.add(machine.sqrt(machine.divide(second, c2)), eps)
+                divisor = self.divisor(machine.divide(second, c2), optimizer.eps)
                 change = machine.multiply(machine.divide(lr, divisor), machine.divide(first, c1))
         if not optimizer.weight_decay:
             return State(machine.subtract(state.rows, change), first, second)
