@@ -11,10 +11,11 @@ import os
 import resource
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
-from equivcheck.backends.layouts import FLOAT_POISON
-from equivcheck.case import BoundsCheck, Case
+from equivcheck.backends.layouts import FINITE_POISON, FLOAT_POISON, GUARD_BYTES, Placed, place, to_numpy
+from equivcheck.case import BoundsCheck, Case, Layout
 from equivcheck.outcome import Outcome
 
 _BLOCKS = 4
@@ -57,6 +58,20 @@ def poison_free_memory(device: torch.device, *sizes: int) -> None:
             count = _BLOCKS if size <= _LARGEST_SEVERAL else 1
             blocks = [torch.full((size,), FLOAT_POISON, dtype=torch.uint8, device=device) for _ in range(count)]
             del blocks
+
+
+def into_poison(name: str, tensor: torch.Tensor, widest: int) -> Placed:
+    """Give a module's tensor of tables or states zeros in poisoned memory, in the place of its own.
+
+    Around it there is room for a row of `widest` elements on both sides: FBGEMM 1.6.0 and TorchRec's Triton TBE take
+    the index -1 of a first table for the row before it, and an index into a last table without rows for the row behind.
+    """
+    around = GUARD_BYTES + 4 * widest
+    around += -around % GUARD_BYTES  # the tensor stays as aligned as a fresh one
+    zeros = np.zeros(tuple(tensor.shape), to_numpy(tensor.detach()[:0]).dtype)
+    placed = place(name, zeros, Layout.CONTIGUOUS, tensor.device, floats=FINITE_POISON, around=around)
+    tensor.data = placed.tensor
+    return placed
 
 
 @contextlib.contextmanager

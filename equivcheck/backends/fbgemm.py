@@ -12,6 +12,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -53,7 +54,7 @@ class _Fbgemm(abc.ABC):
     def versions(self) -> dict[str, str]:
         """See `Backend`. FBGEMM's own switches in the environment belong to what is under test."""
         found = {
-            "fbgemm_gpu": _fbgemm_version(),
+            "fbgemm_gpu": fbgemm_version(),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": str(self.device),
@@ -267,13 +268,14 @@ class FbgemmCuda(_Fbgemm):
         It only warns of operations that PyTorch itself has no deterministic form of: FBGEMM's are under test.
         """
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        filled = torch.utils.deterministic.fill_uninitialized_memory
+        fills: Any = torch.utils.deterministic  # a module with a property, which no types describe
+        filled = fills.fill_uninitialized_memory
         torch.use_deterministic_algorithms(self.deterministic, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        fills.fill_uninitialized_memory = False
         try:
             yield
         finally:
-            torch.utils.deterministic.fill_uninitialized_memory = filled
+            fills.fill_uninitialized_memory = filled
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
     def _paths(self, case: Case) -> tuple[str, ...]:
@@ -286,7 +288,8 @@ class FbgemmCuda(_Fbgemm):
         return (f"forward: {forward}", *(("deterministic",) if self.deterministic else ()))
 
 
-def _fbgemm_version() -> str:
+def fbgemm_version() -> str:
+    """The installed FBGEMM, with its distribution's name."""
     for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
         try:
             return f"{package} {importlib.metadata.version(package)}"

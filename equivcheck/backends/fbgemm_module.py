@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 
-from equivcheck.backends.cuda import poison_free_memory
+from equivcheck.backends.cuda import into_poison, poison_free_memory
 from equivcheck.backends.driver import Inputs
-from equivcheck.backends.layouts import FINITE_POISON, GUARD_BYTES, Placed, place, to_numpy, to_torch
+from equivcheck.backends.layouts import FINITE_POISON, Placed, place, to_numpy, to_torch
 from equivcheck.case import BoundsCheck, Decay, Layout, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import Guard
@@ -26,9 +26,10 @@ from equivcheck.problem import Problem, Snapshot, output_shape
 with warnings.catch_warnings():
     # Two optimizers that the build leaves out: split_embedding_codegen_lookup_invokers/__init__.py:172 and 184.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType as EmbOptimType  # also for torchrec_module
+    from fbgemm_gpu.split_embedding_configs import SparseType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode as BoundsCheckMode
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
-        BoundsCheckMode,
         CacheAlgorithm,
         EmbeddingLocation,
         PoolingMode,
@@ -315,7 +316,7 @@ def _build(kind: _Kind) -> _Module:
         "is_qr_tbe": False,
         "preallocated_host_buffers": {placed.name: placed.tensor for placed in memory} or None,
     }
-    with _root_logger_as_it_was():
+    with root_logger_as_it_was():
         tbe = SplitTableBatchedEmbeddingBagsCodegen(**_known(options))
     if not cpu:
         memory = _device_memory(tbe, kind)
@@ -326,22 +327,10 @@ def _build(kind: _Kind) -> _Module:
 
 
 def _device_memory(tbe: Any, kind: _Kind) -> list[Placed]:
-    """Put the module's tables and states on the device into poisoned memory: FBGEMM allocates them itself.
-
-    Around the tables there is room for a row of the widest on both sides: FBGEMM's CUDA TBE 1.6.0 takes the index -1
-    of a first table for the row before it, and an index into a last table without rows for the row behind.
-    """
-    around = GUARD_BYTES + 4 * max(dim for _, dim in kind.shapes)
-    around += -around % GUARD_BYTES  # a kernel's vectors are aligned
-    memory = []
-    for name in ("weights_dev", "momentum1_dev", "momentum2_dev"):
-        buffer = getattr(tbe, name, None)
-        if buffer is not None and buffer.numel():
-            zeros = np.zeros(buffer.numel(), to_numpy(buffer.detach()[:0]).dtype)
-            placed = place(name, zeros, Layout.CONTIGUOUS, kind.device, floats=FINITE_POISON, around=around)
-            buffer.data = placed.tensor.view(buffer.shape)
-            memory.append(placed)
-    return memory
+    """Put the module's tables and states, which FBGEMM allocates itself on a device, into poisoned memory."""
+    widest = max(dim for _, dim in kind.shapes)
+    named = {name: getattr(tbe, name, None) for name in ("weights_dev", "momentum1_dev", "momentum2_dev")}
+    return [into_poison(name, buffer, widest) for name, buffer in named.items() if buffer is not None and len(buffer)]
 
 
 def _host_memory(kind: _Kind) -> list[Placed]:
@@ -376,7 +365,7 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _root_logger_as_it_was() -> Iterator[None]:
+def root_logger_as_it_was() -> Iterator[None]:
     """FBGEMM logs through `logging.info`, which gives a root logger without handlers one that prints."""
     root = logging.getLogger()
     if root.handlers:

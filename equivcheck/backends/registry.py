@@ -26,6 +26,7 @@ BUILT_IN = {
     "torch": "equivcheck.backends.torch_embedding_bag:TorchEmbeddingBag",
     "fbgemm-cpu": "equivcheck.backends.fbgemm:FbgemmCpu",
     "fbgemm-cuda": "equivcheck.backends.fbgemm:FbgemmCuda",
+    "torchrec-triton": "equivcheck.backends.torchrec_triton:TorchrecTriton",
 }
 """Where each built-in backend's class is found."""
 
