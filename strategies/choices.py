@@ -129,13 +129,16 @@ OPTIMIZER = replace(
     steps=(1, 2),
     forced=(*(None,) * 12, *forced.DECAY),
 )
+_PRODUCT_DIMS = tuple(d for d in QUAD_DIMS if 60 <= d <= 132)
+"""Around the widths of 64 to 128 for which TorchRec's Triton TBE multiplies counts with small fp16 tables."""
 SMALL_TABLES = replace(
     _PLAIN,
     name="small tables",
-    dims=(tuple(d for d in QUAD_DIMS if d < 36), tuple(d for d in ANY_DIMS if d < 36)),
+    dims=(tuple(d for d in QUAD_DIMS if d < 36), tuple(d for d in ANY_DIMS if d < 36), _PRODUCT_DIMS),
     rows=ascending((1, 2, 3, 5, 10, 16, 63, 64, 65)),
     hot=(*(0,) * 20, *(n for n in TIMES if n > 32)),
     feature_counts=(0, 0, 0, 0, 31, 33),
+    forced=(None, *forced.small_products(_PRODUCT_DIMS)),
 )
 TRAFFIC = replace(
     _PLAIN,

@@ -119,6 +119,22 @@ def _weighted_repeats() -> tuple[Forced, ...]:
     return tuple(result)
 
 
+def small_products(dims: tuple[int, ...]) -> tuple[Forced, ...]:
+    """What a product of counts and a table is for: fp16 tables of these widths, pooled into fp32 without weights."""
+    pinned: dict[str, Container[Any]] = {
+        "dims": (dims,),
+        "weights": (DType.FP16,),
+        "output": (DType.FP32,),
+        "weighted": (None,),
+        "pooling": (Pooling.SUM,),
+        "ranks": (0,),
+    }
+    return tuple(
+        _forced(f"small fp16 tables, {optimizer}", optimizers=(optimizer,), calls=UPDATING, **pinned)
+        for optimizer in (OptimizerKind.SGD, OptimizerKind.ROWWISE_ADAGRAD)
+    )
+
+
 def _rare() -> tuple[Forced, ...]:
     """Single edges that several axes have to agree on, so that chance alone hardly meets them."""
     cyclic: dict[str, Container[Any]] = {
