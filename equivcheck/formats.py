@@ -83,7 +83,8 @@ _FRACTION = np.int64(2**52 - 1)
 
 def widen(array: AnyArray) -> Float64Array:
     """Exact fp64 copy of an array of any of the formats."""
-    return array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a kernel may leave a signalling NaN
+        return array.astype(np.float64)
 
 
 def store(values: Float64Array, dtype: DType) -> AnyArray:
