@@ -59,8 +59,9 @@ def recorded_finding(request: pytest.FixtureRequest) -> RecordedFinding:
     return RecordedFinding(finding, subject, request.node)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note how many slices there are, for the process that people watch."""
+    """Note how many slices there are, for the process that people watch; before xdist tells it to look."""
     if options_of(session.config).run_folder.is_dir():
         from equivcheck.engine.collection import note
 

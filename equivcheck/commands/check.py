@@ -10,8 +10,6 @@ import typer
 
 from equivcheck.engine.options import DEFAULT_TIME_LIMIT, PROFILES
 
-RIGHT, WRONG, CANNOT_TELL = 0, 1, 2
-
 
 def command(
     properties: Annotated[list[str] | None, typer.Argument(help="Properties to check, such as run_length.")] = None,
@@ -34,8 +32,8 @@ def command(
     from equivcheck.engine.child import Child, Request
     from equivcheck.engine.suite import files
     from equivcheck.report.progress import follow
+    from equivcheck.report.result import CANNOT_TELL, conclude, show
     from equivcheck.report.result import as_json as to_json
-    from equivcheck.report.result import conclude, show
 
     try:
         paths = files(properties or [])
@@ -54,7 +52,11 @@ def command(
         *([] if shrink else ["--equivcheck-no-shrink"]),
     ]
     with Child(Request(tuple(paths), tuple(options), workers), events) as child:
-        summary = follow(child)
+        try:
+            summary = follow(child)
+        except KeyboardInterrupt:
+            print("COULD NOT TELL: interrupted", file=sys.stderr)
+            raise typer.Exit(CANNOT_TELL) from None
         conclusion = conclude(summary, child.exit_status, child.log)
     if as_json:
         sys.stdout.write(to_json(summary, conclusion))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from equivcheck.compare import TRUSTED_TENSORS
+from equivcheck.outcome import Transfers
 from equivcheck.verdict import Status, TensorReport, Verdict
 
 
@@ -36,6 +37,26 @@ class Share(msgspec.Struct):
     of: int = 0
 
 
+class TransferCounts(msgspec.Struct):
+    """What crossed between host and device over many cases."""
+
+    cases: int = 0
+    copies: int = 0
+    to_device_bytes: int = 0
+    to_host_bytes: int = 0
+    to_device_seconds: float = 0.0
+    to_host_seconds: float = 0.0
+
+    def add(self, other: TransferCounts | Transfers) -> None:
+        """Count `other` in: those of one case, or of many."""
+        self.cases += other.cases if isinstance(other, TransferCounts) else 1
+        self.copies += other.copies
+        self.to_device_bytes += other.to_device_bytes
+        self.to_host_bytes += other.to_host_bytes
+        self.to_device_seconds += other.to_device_seconds
+        self.to_host_seconds += other.to_host_seconds
+
+
 class Counts(msgspec.Struct):
     """Everything counted while cases of one property run on one subject.
 
@@ -54,6 +75,8 @@ class Counts(msgspec.Struct):
         What the properties counted by name.
     subject_seconds, judge_seconds
         Time in the subject, and in the truth and the comparison.
+    transfers
+        What crossed between host and device, for subjects that measure it.
     """
 
     statuses: dict[str, int] = msgspec.field(default_factory=dict)
@@ -63,6 +86,7 @@ class Counts(msgspec.Struct):
     shares: dict[str, Share] = msgspec.field(default_factory=dict)
     subject_seconds: float = 0.0
     judge_seconds: float = 0.0
+    transfers: TransferCounts = msgspec.field(default_factory=TransferCounts)
 
     @property
     def judged(self) -> int:
@@ -103,6 +127,7 @@ class Counts(msgspec.Struct):
             self.share(name, share.hits, share.of)
         self.subject_seconds += other.subject_seconds
         self.judge_seconds += other.judge_seconds
+        self.transfers.add(other.transfers)
 
     def to_builtins(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers, as they travel from a worker to the controller."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from equivcheck.runner import Subject
+from equivcheck.store import write_atomically
 
 
 class Roster(msgspec.Struct, frozen=True):
@@ -71,14 +72,14 @@ class Extent(msgspec.Struct, frozen=True):
 
 def write_extent(folder: Path, extent: Extent) -> None:
     """Write down what a process collected; all collect the same."""
-    (folder / "extent").write_bytes(msgspec.json.encode(extent))
+    write_atomically(folder / "extent", msgspec.json.encode(extent))
 
 
 def read_extent(folder: Path) -> Extent:
     """What was written down, zeros where nothing was."""
     try:
         return msgspec.json.decode((folder / "extent").read_bytes(), type=Extent)
-    except (FileNotFoundError, msgspec.DecodeError):  # another worker is writing it
+    except FileNotFoundError:
         return Extent()
 
 

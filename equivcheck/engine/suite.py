@@ -8,6 +8,8 @@ from pathlib import Path
 from equivcheck.engine.properties import Property, property_of
 
 PREFIX = "test_"
+FINDINGS = "findings"
+"""The file that replays recorded findings, in every run."""
 
 
 def suite_folder() -> Path:
@@ -26,7 +28,7 @@ def suite_folder() -> Path:
 
 
 def files(names: list[str]) -> list[Path]:
-    """The suite's files of these properties; all of them if there are no names.
+    """The suite's files of these properties, and that of the findings; all of them if there are no names.
 
     Raises
     ------
@@ -36,9 +38,9 @@ def files(names: list[str]) -> list[Path]:
     folder = suite_folder()
     for name in names:
         if not (folder / f"{PREFIX}{name}.py").is_file():
-            there = ", ".join(sorted(path.stem.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*.py")))
-            raise FileNotFoundError(f"there is no property {name!r}; there are {there}")
-    return [folder / f"{PREFIX}{name}.py" for name in names] or [folder]
+            there = sorted({path.stem.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*.py")} - {FINDINGS})
+            raise FileNotFoundError(f"there is no property {name!r}; there are {', '.join(there)}")
+    return [folder / f"{PREFIX}{name}.py" for name in (*names, FINDINGS)] if names else [folder]
 
 
 def find_property(name: str, file: str, here: Path) -> Property | None:

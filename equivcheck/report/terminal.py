@@ -40,6 +40,8 @@ def parts(summary: Summary) -> Iterator[RenderableType]:
             yield Text(f"coverage: {coverage.line(largest)}")
         for name, share in sorted(counts.shares.items()):
             yield Text(f"{name}: {share.hits:,} of {share.of:,} ({shares(share.hits, share.of)})")
+        if counts.transfers.copies:
+            yield Text(_transfers(counts))
         if counts.findings:
             yield Text(f"findings met: {_most(counts.findings)}")
         if counts.unsupported:
@@ -75,6 +77,19 @@ def _table(subject: str, rows: list[Row], total: Counts) -> Table:
             number(float(f"{sums.worst_ratio:.3g}")),
         )
     return table
+
+
+def _transfers(counts: Counts) -> str:
+    """Bytes, time and rate of each direction. Small copies cost their latency, so the rate is no bandwidth."""
+    found = counts.transfers
+    ways = (
+        f"{way}: {size / 2**20:,.1f} MiB in {seconds:.2f} s"
+        for way, size, seconds in (
+            ("to the device", found.to_device_bytes, found.to_device_seconds),
+            ("to the host, computing included", found.to_host_bytes, found.to_host_seconds),
+        )
+    )
+    return f"transfers: {found.copies:,} in {found.cases:,} cases; {'; '.join(ways)}"
 
 
 def _most(counts: dict[str, int]) -> str:
