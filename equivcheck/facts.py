@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from equivcheck import words as w
 from equivcheck.bags import FeatureBags, bags_of
 from equivcheck.captured import CapturedBatch
-from equivcheck.case import Call, Case, IndexFault, OptimizerKind, PerSampleWeights
+from equivcheck.case import BoundsCheck, Call, Case, IndexFault, OptimizerKind, PerSampleWeights
 from equivcheck.problem import Problem
 
 HOT_RUN = 33
@@ -82,6 +82,7 @@ class Flag(enum.StrEnum):
     UNSORTED_MAP = "unsorted map"
     UNSORTED_SHARING = "unsorted sharing"
     INTERLEAVED_SHARING = "interleaved sharing"
+    LONE_FEATURE = "feature with no neighbour of its table"
     TABLE_WITHOUT_ROWS = "table without rows"
     FIRST_TABLE_WITHOUT_ROWS = "first table without rows"
     MIDDLE_TABLE_WITHOUT_ROWS = "middle table without rows"
@@ -113,6 +114,7 @@ class Flag(enum.StrEnum):
     VBE = "vbe"
     EMPTY_RANK = "empty rank"
     FEATURE_EMPTY_IN_RANK = "feature empty in a rank"
+    LAST_FEATURE_LONG = "last feature longer than half of the longest"
     FROZEN = "frozen feature"
     TRAFFIC = "traffic"
     CAPTURED = "captured"
@@ -132,8 +134,9 @@ class Flag(enum.StrEnum):
 class Facts:
     """Numbers, choices and flags of one case.
 
-    Run lengths and sizes are those of the case's bags as they are listed: before indices out of bounds are written
-    over them, and before a step shifts or shortens them.
+    Run lengths and sizes are those of the case's bags as they are listed, before a step shifts or shortens them.
+    Where indices out of bounds are repaired, the lookups are those of row 0; where offsets are, bag lengths are also
+    those that the repair leaves.
     """
 
     numbers: dict[Number, tuple[float, ...]]
@@ -150,11 +153,14 @@ def facts(case: Case, problem: Problem | None = None) -> Facts:
             raise ValueError("the case names a captured batch; give its problem, which holds the arrays")
         batch = problem.batches[0]
         captured = CapturedBatch(batch.indices.astype(np.int64), batch.offsets.astype(np.int64))
-    features = bags_of(case, order, captured)
+    features = _with_repaired_rows(case, bags_of(case, order, captured))
     numbered = case.tables
     tables = [numbered[i] for i in order]
     numbers: dict[Number, tuple[float, ...]] = {}
     flags = {*_structure(case, tables, features), *_lookups(case, tables, features, numbers), *_settings(case)}
+    if case.bad_offsets and problem is not None:
+        repaired = [_repaired_lengths(batch.offsets, len(batch.indices)) for batch in problem.batches]
+        numbers[Number.BAG] = _distinct(np.concatenate([np.asarray(numbers[Number.BAG]), *repaired]))
     _sizes(case, features, numbers)
     return Facts(numbers, _choices(case, tables), frozenset(flags))
 
@@ -197,6 +203,7 @@ def _structure(case: Case, tables: list[int], features: tuple[FeatureBags, ...])
         (Flag.UNSORTED_MAP, unsorted),
         (Flag.UNSORTED_SHARING, shared and unsorted),
         (Flag.INTERLEAVED_SHARING, changes > len(set(tables))),
+        (Flag.LONE_FEATURE, any(len(list(group)) == 1 for _, group in groupby(tables))),
         (Flag.TABLE_WITHOUT_ROWS, any(without)),
         (Flag.FIRST_TABLE_WITHOUT_ROWS, without[0]),
         (Flag.MIDDLE_TABLE_WITHOUT_ROWS, any(without[1:-1])),
@@ -225,6 +232,7 @@ def _structure(case: Case, tables: list[int], features: tuple[FeatureBags, ...])
         yield from _of(
             (Flag.EMPTY_RANK, bool((sizes.sum(axis=0) == 0).any())),
             (Flag.FEATURE_EMPTY_IN_RANK, bool((sizes == 0).any())),
+            (Flag.LAST_FEATURE_LONG, any(_last_is_long(sizes, step.bags) for step in case.steps)),
         )
 
 
@@ -326,6 +334,35 @@ def _choices(case: Case, tables: list[int]) -> dict[Choice, tuple[str, ...]]:
         Choice.MAP: (str(tables).replace(" ", ""),) if len(tables) <= 4 else (),
     }
     return {axis: tuple(str(option) for option in options) for axis, options in chosen.items()}
+
+
+def _with_repaired_rows(case: Case, features: tuple[FeatureBags, ...]) -> tuple[FeatureBags, ...]:
+    """The features with row 0 in place of what a bounds check repairs to it."""
+    beyond = [bad.position for bad in case.bad_indices if bad.fault is not IndexFault.PRUNED]
+    counts = [len(f.rows) for f in features]
+    if not beyond or not sum(counts) or case.bounds_check not in (BoundsCheck.IGNORE, BoundsCheck.WARNING):
+        return features
+    rows = np.concatenate([f.rows for f in features])
+    rows[np.asarray(beyond) % len(rows)] = 0
+    parts = np.split(rows, np.cumsum(counts)[:-1])
+    return tuple(replace(f, rows=part) for f, part in zip(features, parts, strict=True))
+
+
+def _repaired_lengths(offsets: npt.NDArray[np.integer], lookups: int) -> npt.NDArray[np.int64]:
+    """Bag lengths after the repair that the contract describes: clipped, the running maximum, N at the end."""
+    within = np.maximum.accumulate(np.clip(offsets.astype(np.int64), 0, lookups))
+    within[-1] = lookups
+    return np.diff(within)
+
+
+def _last_is_long(sizes: npt.NDArray[np.int64], kept: int | None) -> bool:
+    """Whether twice the last feature's bags are more than the longest feature's and one, in a variable batch.
+
+    Then a copy of twice too many of its offsets overruns an array of them that is padded to the longest feature. A
+    step may have `kept` only so many bags a rank.
+    """
+    bags = (sizes if kept is None else np.minimum(sizes, kept)).sum(axis=1)
+    return bool(2 * bags[-1] > bags.max() + 1)
 
 
 def _regime(psw: PerSampleWeights | None) -> tuple[str, ...]:
