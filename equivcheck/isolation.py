@@ -108,7 +108,12 @@ def _serve(function: Callable[..., Verdict], arguments: tuple[Any, ...], sending
 
 @lru_cache(maxsize=1)
 def _context() -> ForkServerContext:
-    """The server's context. It starts with the first call, and imports then what this process has imported."""
+    """The server's context. It starts with the first call, and imports then what this process has imported.
+
+    FBGEMM asks while it is imported whether there is a GPU. PyTorch would ask CUDA, which no fork of that process could
+    use any more; so it is told to ask the driver's management library.
+    """
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([name for name in _PRELOADED if name in sys.modules])
     return context
