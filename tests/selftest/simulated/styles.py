@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -9,7 +10,8 @@ import numpy as np
 
 from equivcheck.arithmetic import Store, StoreRounding
 from equivcheck.case import BoundsCheck, Case, Decay, Optimizer, OptimizerKind, Regime, Values
-from equivcheck.formats import DType
+from equivcheck.formats import AnyArray, DType, store
+from equivcheck.problem import Problem, Snapshot
 from strategies import Budget, random_case
 from tests.selftest.simulated.kernel import MeanForm, Stochastic, Style
 from tests.selftest.simulated.machine import Error
@@ -148,3 +150,51 @@ def random_case_for(seed: int) -> Case:
 def replace_fields(part: T, **changes: object) -> T:
     """A copy of a part of a Case with other fields."""
     return msgspec.structs.replace(part, **changes)  # type: ignore[type-var]
+
+
+def scrambled(problem: Problem, seed: int) -> Problem:
+    """The problem with values of all magnitudes side by side, element by element: zeros, subnormals, ones, the largest.
+
+    Regimes are kinder: all elements of a tensor, or of a row, are of one kind.
+    """
+    rng = np.random.default_rng(seed)
+
+    def wild(array: AnyArray, positive: bool = False) -> AnyArray:
+        info = next(d for d in DType if d.numpy == array.dtype).info
+        least, most = info.minimum_exponent - info.precision + 1, int(np.frexp(info.maximum)[1]) - 1
+        kinds = rng.integers(0, 7, array.shape)
+        near = rng.integers(0, most + 1 if rng.integers(2) else 4)
+        exponents = np.choose(
+            kinds,
+            [
+                rng.integers(-3, 3, array.shape),
+                rng.integers(-3, 3, array.shape),
+                rng.integers(least, info.minimum_exponent + 3, array.shape),
+                rng.integers(least, most, array.shape),
+                np.full(array.shape, -near),
+                np.full(array.shape, near),
+                np.zeros(array.shape, np.int64),
+            ],
+        )
+        significands = np.where(rng.integers(2, size=array.shape), 1.0, 1 + rng.random(array.shape))
+        values = np.ldexp(significands, exponents) * np.where(rng.random(array.shape) < 0.1, 0.0, 1.0)
+        values = values if positive else values * rng.choice([-1.0, 1.0], array.shape)
+        result = store(np.clip(values, -info.maximum, info.maximum), next(d for d in DType if d.numpy == array.dtype))
+        return np.where(np.isfinite(array.astype(np.float64)), result, array)
+
+    adagrad = not problem.case.optimizer.is_adam
+    initial = problem.initial
+    batches = tuple(
+        replace(
+            batch,
+            grad_output=wild(batch.grad_output),
+            per_sample_weights=None if batch.per_sample_weights is None else wild(batch.per_sample_weights),
+        )
+        for batch in problem.batches
+    )
+    snapshot = Snapshot(
+        tuple(wild(t) for t in initial.tables),
+        tuple(wild(m, adagrad) for m in initial.momentum1),
+        tuple(wild(m, True) for m in initial.momentum2),
+    )
+    return replace(problem, initial=snapshot, batches=batches)
