@@ -126,7 +126,9 @@ def _features_alone(features: tuple[Feature, ...]) -> Iterator[tuple[Feature, ..
 def _one_feature(feature: Feature) -> Iterator[Feature]:
     if feature.traffic is not None:
         traffic = feature.traffic
-        yield _with(feature, traffic=None, bags=(Bag((Lookup(0, max(traffic.length, 1)),), max(traffic.bags, 1)),))
+        length, count = max(traffic.length, 1), max(traffic.bags, 1)
+        for times in (length, 2 * length) if traffic.ragged else (length,):
+            yield _with(feature, traffic=None, bags=(Bag((Lookup(0, times),), count),))
         yield _with(feature, traffic=None)
         for count in _smaller(traffic.bags, 0):
             yield _with(feature, traffic=_with(traffic, bags=count))
