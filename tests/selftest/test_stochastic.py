@@ -1,0 +1,198 @@
+"""Statistics of stochastic rounding: a fair and independent one passes, and each wrong one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from equivcheck.case import Bag, Case, Feature, Lookup, Optimizer, Regime, Rounding, Step, Values
+from equivcheck.compare import judge
+from equivcheck.formats import DType, Float64Array, down, nearest, up
+from equivcheck.oracle import UpdateExpectation, expect
+from equivcheck.outcome import Outcome, Update
+from equivcheck.problem import Problem, materialise, program
+from equivcheck.stochastic import (
+    Decisions,
+    Statistic,
+    decisions,
+    elements_needed,
+    independent,
+    independent_inside,
+    unbiased,
+)
+from equivcheck.verdict import Status
+from tests.selftest.simulated.kernel import Kernel
+
+Chooser = Callable[[Float64Array, int], Float64Array]
+"""Random numbers in [0, 1) for values (rows, columns) of the n-th store."""
+
+ROWS, DIM = 64, 128
+
+
+def problem(dtype: DType = DType.FP16) -> Problem:
+    """Two tables of 64 rows, each named, and two steps."""
+    bags = tuple(Bag((Lookup(row),)) for row in range(ROWS))
+    feature = Feature(rows=ROWS, dim=DIM, bags=bags)
+    return materialise(
+        Case(
+            features=(feature, feature),
+            weights=dtype,
+            optimizer=Optimizer(learning_rate=float(np.float32(0.01))),
+            rounding=Rounding.STOCHASTIC,
+            weight_values=Values(Regime.UNIFORM),
+            gradient_values=Values(Regime.UNIFORM),
+            steps=(Step(), Step()),
+        )
+    )
+
+
+class ChosenBy(Kernel):
+    """A kernel whose stores take their random numbers from a function."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        super().__init__()
+        self.chooser, self.stores = chooser, 0
+
+    def chosen(self, values: Float64Array, dtype: DType) -> Float64Array:
+        low, high = down(values, dtype), up(values, dtype)
+        share = np.where(high > low, (values - low) / np.where(high > low, high - low, 1.0), 0.0)
+        self.stores += 1
+        return np.where(self.chooser(share, self.stores) < share, high, low)
+
+
+def decided(given: Problem, outcome: Outcome) -> list[list[Decisions]]:
+    """Decisions of each update and table."""
+    states, result = [given.initial], []
+    for found in outcome.results:
+        states.append(found.after if isinstance(found, Update) else states[-1])
+    expectation = expect(given, Kernel().arithmetic(given.case), states[: len(program(given.case))])
+    for expected, found in zip(expectation.calls, outcome.results, strict=True):
+        if isinstance(expected, UpdateExpectation) and isinstance(found, Update):
+            tables = zip(expected.tables, found.after.tables, strict=True)
+            result.append([decisions(table.rows, new[table.touched]) for table, new in tables])
+    return result
+
+
+def all_tests(given: Problem, chooser: Chooser, again: Chooser) -> list[Statistic]:
+    """Bias of each update; independence of elements, tables, steps, and of two runs."""
+    first, second = (decided(given, ChosenBy(c).run(given)) for c in (chooser, again))
+    tests = [test for step in first for test in unbiased(*step)]
+    tests += [test for step in first for part in step for test in independent_inside(part)]
+    tests += [independent("tables", step[0], step[1]) for step in first]
+    tests += [independent("steps", first[0][t], first[1][t]) for t in range(2)]
+    tests.append(independent("runs", first[0][0], second[0][0]))
+    return tests
+
+
+def fair(seed: int) -> Chooser:
+    """Independent random numbers."""
+    return lambda share, store: np.random.default_rng([seed, store]).random(share.shape)
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+def test_fair_rounding_passes(dtype: DType) -> None:
+    tests = all_tests(problem(dtype), fair(1), fair(2))
+    assert [test for test in tests if not test.passed] == []
+    assert sum(test.elements for test in tests if test.name == "bias upwards") > 0.9 * 2 * 2 * ROWS * DIM
+
+
+def _same_for_columns(seed: int) -> Chooser:
+    return lambda share, store: np.repeat(np.random.default_rng([seed, store]).random((len(share), 1)), DIM, 1)
+
+
+def _same_for_rows(seed: int) -> Chooser:
+    return lambda share, store: np.repeat(np.random.default_rng([seed, store]).random((1, DIM)), len(share), 0)
+
+
+def _same_in_lanes(seed: int) -> Chooser:
+    return lambda share, store: np.tile(np.random.default_rng([seed, store]).random((len(share), 4)), DIM // 4)
+
+
+WRONG: dict[str, tuple[Chooser, Chooser, str]] = {
+    "always up": (lambda s, _: np.zeros(s.shape), fair(2), "bias upwards"),
+    "truncation": (lambda s, _: np.ones(s.shape), fair(2), "bias upwards"),
+    "to nearest": (lambda s, _: np.full(s.shape, 0.5), fair(2), "bias of shares from 0.0 to 0.25"),
+    "a bias of 0.05": (lambda s, n: np.maximum(fair(1)(s, n) - 0.05, 0), fair(2), "bias upwards"),
+    "a share squared": (lambda s, n: np.sqrt(fair(1)(s, n)), fair(2), "bias upwards"),
+    "coins": (lambda s, n: np.where(fair(1)(s, n) < 0.5, 0.0, 1.0), fair(2), "bias of shares from 0.0 to 0.25"),
+    "one number a row": (_same_for_columns(1), fair(2), "columns 1 apart"),
+    "one number a column": (_same_for_rows(1), fair(2), "rows 1 apart"),
+    "four lanes": (_same_in_lanes(1), fair(2), "columns 4 apart"),
+    "one seed for all tables": (lambda s, n: fair(1)(s, (n + 1) // 2), fair(2), "tables"),
+    "one seed for all steps": (lambda s, n: fair(1)(s, n % 2), fair(2), "steps"),
+    "one seed for all runs": (fair(1), fair(1), "runs"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_rounding_fails(name: str) -> None:
+    chooser, again, which = WRONG[name]
+    given = problem()
+    failed = {test.name for test in all_tests(given, chooser, again) if not test.passed}
+    assert which in failed
+    # Each value is a neighbour: without the statistics it passes.
+    kernel = ChosenBy(chooser)
+    assert judge(given, kernel.arithmetic(given.case), kernel.run(given)).status is Status.PASSED
+
+
+def test_away_from_zero() -> None:
+    """Up for positive values and down for negative ones cancels over both; away from zero shows it."""
+
+    class Away(Kernel):
+        def chosen(self, values: Float64Array, dtype: DType) -> Float64Array:
+            return np.where(values > 0, up(values, dtype), down(values, dtype))
+
+    given = problem()
+    tests = unbiased(*decided(given, Away().run(given))[0])
+    assert "bias away from zero" in {test.name for test in tests if not test.passed}
+
+
+def test_power() -> None:
+    """As many elements as stated see a bias; a hundredth of them need not."""
+    bias = 0.1
+    count = elements_needed(bias)
+    rng = np.random.default_rng(3)
+    share = np.full((1, count), 0.5)
+
+    def biased(elements: int) -> bool:
+        part = share[:, :elements]
+        ups = rng.random(part.shape) < part + bias
+        yes = np.ones(part.shape, bool)
+        return not all(test.passed for test in unbiased(Decisions(yes, ups, part, part, ~yes)))
+
+    assert all(biased(count) for _ in range(20))
+    assert not all(biased(count // 100) for _ in range(20))
+
+
+def test_level() -> None:
+    """At a level of 1/10, fair roundings are blamed, but not more often than that."""
+    rng = np.random.default_rng(4)
+    blamed = 0
+    for _ in range(400):
+        share = rng.random((1, 300))
+        ups = rng.random(share.shape) < share
+        yes = np.ones(share.shape, bool)
+        blamed += any(not t.passed for t in unbiased(Decisions(yes, ups, share, share, ~yes), level=0.1))
+    assert 0 < blamed <= 40 + 4 * 6  # 40 expected at most, 6 their standard deviation
+
+
+def test_a_tensor_that_is_not_stored_stochastically_is_refused() -> None:
+    given = problem(DType.FP32)
+    expected = expect(given, Kernel().arithmetic(given.case), [given.initial] * 4).calls[1]
+    assert isinstance(expected, UpdateExpectation)
+    with pytest.raises(ValueError, match="before the store"):
+        decisions(expected.tables[0].rows, given.initial.tables[0])
+
+
+def test_nearest_is_no_decision() -> None:
+    """Values that the type holds are not judged: they must stay."""
+    given = problem()
+    outcome = ChosenBy(fair(1)).run(given)
+    part = decided(given, outcome)[0][0]
+    after = outcome.results[1]
+    assert isinstance(after, Update)
+    moved = after.after.tables[0].astype(np.float64)
+    assert (nearest(moved, DType.FP16) == moved).all()
+    assert part.judged.mean() > 0.9
