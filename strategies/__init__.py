@@ -28,6 +28,7 @@ from strategies.choices import (
 )
 from strategies.forced import PAIRS
 from strategies.menu import Forced, Menu
+from strategies.pool import pool, pooled
 
 __equivcheck__ = 1
 """Marks this package as equivcheck's: other projects have folders named `strategies`, too."""
@@ -47,6 +48,8 @@ __all__ = [
     "layout_cases",
     "nonfinite_cases",
     "optimizer_cases",
+    "pool",
+    "pooled",
     "pooling_cases",
     "random_case",
     "run_length_cases",

@@ -64,6 +64,9 @@ class TorchrecTriton:
         If there is no GPU, no CUDA build of FBGEMM, or no TorchRec with a Triton TBE.
     """
 
+    compiles_for_widths = True
+    """The sum of the features' widths is a constant of its kernels: a pool of widths keeps compiling within limits."""
+
     def __init__(self, device: str = "", *variants: str) -> None:
         if unknown := sorted(set(variants) - set(VARIANTS)):
             raise ValueError(f"torchrec-triton has no variant {unknown[0]!r}; it has {', '.join(VARIANTS)}")

@@ -19,6 +19,8 @@ from equivcheck.runner import Run, error_verdict
 from equivcheck.store import Provenance
 
 if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
     from strategies.budget import Budget
 
 RESULT = pytest.StashKey["SliceResult | ReplayResult"]()
@@ -132,7 +134,10 @@ class _Hunt:
             # A case is as slow as its kernel, and a subject may refuse most of what is drawn.
             suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
         )
-        given = hypothesis.given(self.property.strategy(budget))(example)
+        strategy = self.property.strategy(budget, subject.backend.supports)
+        if getattr(subject.backend, "compiles_for_widths", False):
+            strategy = of_few_widths(strategy, options.seed)
+        given = hypothesis.given(strategy)(example)
         drive: Any = hypothesis.seed(self.part.seed(options.seed, self.property.name))(settings(given))
         try:
             drive()
@@ -182,6 +187,14 @@ def our_profile(name: str) -> Any:
             "pytest by its own command and not by python -m, or from another folder"
         )
     return strategies.Profile(name)
+
+
+def of_few_widths(strategy: SearchStrategy[Case], seed: int) -> SearchStrategy[Case]:
+    """The strategy's cases with the widths of this run's pool, for a subject that compiles kernels for each."""
+    import strategies
+
+    widths = strategies.pool(seed)
+    return strategy.map(lambda case: strategies.pooled(case, widths))
 
 
 def budget_of(backend: object, budget: Budget) -> Budget:

@@ -71,9 +71,15 @@ class Property:
         """The file that it stands in."""
         return Path(inspect.getfile(self.body))
 
-    def strategy(self, budget: Budget) -> SearchStrategy[Case]:
-        """The strategy of its cases within a budget."""
-        return self.cases(budget) if callable(self.cases) else self.cases
+    def strategy(self, budget: Budget, supports: Callable[[Case], object] | None = None) -> SearchStrategy[Case]:
+        """The strategy of its cases within a budget; most of them such as a subject `supports`, if it can choose."""
+        if not callable(self.cases):
+            return self.cases
+        if supports is not None and "supports" in inspect.signature(self.cases).parameters:
+            choosing: Any = self.cases
+            found: SearchStrategy[Case] = choosing(budget, supports=supports)
+            return found
+        return self.cases(budget)
 
 
 @dataclass(frozen=True)
