@@ -20,7 +20,7 @@ from equivcheck.arithmetic import Arithmetic, Sequential, Store, StoreRounding, 
 from equivcheck.backends.driver import Inputs, drive, supports_call
 from equivcheck.backends.layouts import FLOAT_POISON, GUARD_BYTES, INTEGER_POISON, TORCH_DTYPES, to_numpy, to_torch
 from equivcheck.backends.protocol import BackendUnavailable
-from equivcheck.case import BoundsCheck, Case, Pooling, Rounding
+from equivcheck.case import BoundsCheck, Call, Case, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import Guard, Outcome, Support, unsupported
 from equivcheck.problem import Problem, Snapshot
@@ -68,6 +68,8 @@ class TritonBackend:
         """Everything but fp16 accumulation of wider tables, and streams and graphs where there are none."""
         if case.accumulation is DType.FP16 and case.weights is not DType.FP16:
             return unsupported(f"fp16 accumulation is for fp16 tables, not {case.weights}")
+        if case.call is Call.GRAPH and case.bounds_check is BoundsCheck.FATAL:
+            return unsupported("a fatal bounds check reads its count on the host, which a CUDA graph cannot capture")
         return supports_call(case.call, self.device)
 
     def arithmetic(self, case: Case) -> Arithmetic:

@@ -32,6 +32,8 @@ COMPILED_TILE = 2_048
 COMPILED_ROWS = 16
 COMPILED_COLUMNS = 1_024
 """Columns of a forward's tile: wider tables are cut."""
+PRODUCT_COLUMNS = 64
+"""Columns of a matrix product: the pieces of both factors then take 57 KB of shared memory, of 64 on the smallest GPU."""
 LOOKUPS = 8
 """Lookups of one bag or run in a tile: as many loads as a GPU's thread keeps in flight."""
 SHORT_LOOKUPS = 2
@@ -96,7 +98,7 @@ def row_tile(device: torch.device, width: int) -> Tile:
 
 def product_tile(device: torch.device, width: int) -> Tile:
     """Tile of a matrix product with a small table: 16 is the least that tensor cores take of any axis."""
-    columns = min(max(16, triton.next_power_of_2(width)), 128)
+    columns = min(max(16, triton.next_power_of_2(width)), PRODUCT_COLUMNS)
     return Tile(64, 64, columns) if is_interpreted(device) else Tile(16, LOOKUPS, columns)
 
 
