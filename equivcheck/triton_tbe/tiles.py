@@ -33,7 +33,7 @@ COMPILED_ROWS = 16
 COMPILED_COLUMNS = 1_024
 """Columns of a forward's tile: wider tables are cut."""
 PRODUCT_COLUMNS = 64
-"""Columns of a matrix product: the pieces of both factors then take 57 KB of shared memory, of 64 on the smallest GPU."""
+"""Columns of a matrix product: pieces of both factors then take 57 KB of shared memory; gfx942 has 64."""
 LOOKUPS = 8
 """Lookups of one bag or run in a tile: as many loads as a GPU's thread keeps in flight."""
 SHORT_LOOKUPS = 2
