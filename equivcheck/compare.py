@@ -26,7 +26,7 @@ def judge(problem: Problem, arithmetic: Arithmetic, outcome: Outcome) -> Verdict
     malformed = _malformed(problem, outcome)
     if malformed:
         return Verdict(Status.FAILED, malformed)
-    return compare(expect(problem, arithmetic, _befores(problem, outcome)), outcome)
+    return compare(expect(problem, arithmetic, states_before(problem, outcome)), outcome)
 
 
 def compare(expectation: Expectation, outcome: Outcome) -> Verdict:
@@ -70,7 +70,7 @@ def _verdict(tally: Tally, outcome: Outcome) -> Verdict:
     return Verdict(Status.PASSED, (), reports)
 
 
-def _befores(problem: Problem, outcome: Outcome) -> list[Snapshot]:
+def states_before(problem: Problem, outcome: Outcome) -> list[Snapshot]:
     """The subject's state before each action that it took, or raised in."""
     states = [problem.initial]
     for result in outcome.results:
@@ -151,7 +151,7 @@ def _compare_end(tally: Tally, expectation: Expectation, outcome: Outcome) -> No
     """What is judged once: how the program ended, guards, and the caller's inputs."""
     problem, actions = expectation.problem, program(expectation.problem.case)
     if outcome.raised is not None:
-        _compare_raised(tally, expectation, outcome.raised, _befores(problem, outcome)[-1])
+        _compare_raised(tally, expectation, outcome.raised, states_before(problem, outcome)[-1])
     elif len(outcome.results) < len(actions):
         tally.wrong(
             Discrepancy(
@@ -200,8 +200,11 @@ def _same_state(tally: Tally, position: int, before: Snapshot, after: Snapshot, 
 
 
 def _malformed(problem: Problem, outcome: Outcome) -> tuple[Discrepancy, ...]:
-    """Shapes and dtypes first: nothing else can be compared without them."""
-    found: list[Discrepancy] = []
+    """Broken promises of the device, shapes and dtypes first: nothing else can be compared without them."""
+    found = [
+        Discrepancy(Tensor.DEVICE, Symptom[breach.promise.name], -1, breach.where, detail=breach.detail)
+        for breach in outcome.breaches
+    ]
     case = problem.case
 
     def same(

@@ -32,6 +32,7 @@ class Tensor(enum.StrEnum):
     INPUTS = "inputs"
     WARNINGS = "warnings"
     CALL = "call"
+    DEVICE = "device"
 
 
 class Symptom(enum.StrEnum):
@@ -50,6 +51,14 @@ class Symptom(enum.StrEnum):
     RAISED = "raised"
     NOT_RAISED = "did not raise"
     MISSING = "missing"
+    STATISTIC = "statistic"
+    FELL_BACK = "silent fall-back to the CPU"
+    DOWN_CAST = "silent down-cast"
+    DTYPE_CHANGED = "other dtype on the device"
+    STRIDES_CHANGED = "other strides on the device"
+    HOST_POINTER = "host pointer handed over"
+    LAGGING_COPY = "lagging copy"
+    REUSED_BUFFER = "reused buffer"
 
 
 @dataclass(frozen=True)

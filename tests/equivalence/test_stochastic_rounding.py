@@ -1,0 +1,114 @@
+"""Stochastic rounding: a neighbour, unbiased, seeded, independent; exact values kept, wide storage untouched.
+
+Sees rounding that does nothing, bias, random numbers that rows, tables, paths or steps share.
+"""
+
+import msgspec
+import numpy as np
+
+import strategies
+from equivcheck.case import Call, Case, Distribution, Feature, Pooling, Regime, Step, Traffic, Values
+from equivcheck.compare import states_before
+from equivcheck.engine import Check, property_
+from equivcheck.formats import DType
+from equivcheck.oracle import UpdateExpectation, expect
+from equivcheck.outcome import Update
+from equivcheck.runner import Run
+from equivcheck.stochastic import Decisions, Statistic, decisions, independent, independent_inside, unbiased
+from equivcheck.verdict import Discrepancy, Symptom, Tensor
+
+ROWS, DIM = 16, 256
+"""4,096 elements a table: enough to see two elements that share one random number (its product's mean is 1/12, the
+radius at 1e-9 is 0.05), or a bias of 0.1 units in the last place."""
+LONG_RUN = 257
+"""One lookup more than the longest run that kernels treat as short (TorchRec's threshold is 256)."""
+
+
+@property_(strategies.stochastic_cases)
+def test_stochastic_rounding(case: Case, check: Check) -> None:
+    """Stochastic rounding applies only where storage is narrower than the arithmetic: one of the neighbours,
+    repeatable from its seed; representable values stay.
+    """
+    first = check(case)
+    if first.deterministic:
+        check.same_bits(first, check(case), "stochastic rounding repeats from its seed")
+
+
+@property_(strategies.stochastic_cases, examples=0.1)
+def test_stochastic_statistics(case: Case, check: Check) -> None:
+    """Stochastic rounding is unbiased in the normal range, and independent between elements, rows, tables, runs and
+    steps.
+    """
+    run = check(_many_elements(case))
+    decided = _decisions(run)
+    if decided is None:
+        return
+    short, long, later = decided
+    statistics = [
+        *unbiased(short, long),
+        *independent_inside(short),
+        *independent_inside(long),
+        independent("short and long runs", short, long),
+        independent("two steps", short, later),
+    ]
+    check.share("statistics of stochastic rounding", sum(s.passed for s in statistics), len(statistics))
+    wrong = [_discrepancy(statistic) for statistic in statistics if not statistic.passed]
+    if wrong:
+        check.fail(run, *wrong)
+
+
+def _many_elements(case: Case) -> Case:
+    """The case's types and optimizer on two tables: runs of one in the first, long ones in the second."""
+    once = Traffic(bags=ROWS, distribution=Distribution.CYCLIC)
+    often = Traffic(bags=ROWS * LONG_RUN, distribution=Distribution.CYCLIC)
+    return msgspec.structs.replace(
+        case,
+        features=(
+            Feature(rows=ROWS, dim=DIM, traffic=once),
+            Feature(rows=ROWS, dim=DIM, traffic=often),
+        ),
+        weights=DType.FP16 if case.weights is DType.FP32 else case.weights,
+        optimizer=msgspec.structs.replace(case.optimizer, learning_rate=2.0**-6, eps=2.0**-3),
+        weight_values=Values(Regime.NORMAL),
+        gradient_values=Values(Regime.NORMAL),
+        state_values=Values(Regime.SAME_SIGN),
+        per_sample_weights=None,
+        pooling=Pooling.SUM,
+        poison=(),
+        call=Call.STEPS,
+        steps=(Step(), Step(bags=ROWS)),
+        feature_order=0,
+        ranks=0,
+    )
+
+
+def _decisions(run: Run) -> tuple[Decisions, Decisions, Decisions] | None:
+    """Of the first step's two tables, and of the second step's first; None where the run was not right."""
+    if not run.right or run.outcome is None or run.problem is None or run.arithmetic is None:
+        return None
+    expectation = expect(run.problem, run.arithmetic, states_before(run.problem, run.outcome))
+    decided = []
+    for expected, result in zip(expectation.calls, run.outcome.results, strict=True):
+        if isinstance(expected, UpdateExpectation) and isinstance(result, Update):
+            for table, stored in zip(expected.tables, result.after.tables, strict=True):
+                decided.append(decisions(table.rows, stored[table.touched]))
+    short, long, later, _ = decided
+    return short, long, later
+
+
+def _discrepancy(statistic: Statistic) -> Discrepancy:
+    middle = (statistic.low + statistic.high) / 2
+    radius = (statistic.high - statistic.low) / 2
+    return Discrepancy(
+        Tensor.ROWS,
+        Symptom.STATISTIC,
+        -1,
+        f"{statistic.name}, {statistic.elements:,} elements",
+        actual=statistic.found,
+        truth=middle,
+        low=statistic.low,
+        high=statistic.high,
+        error=abs(statistic.found - middle),
+        bound=radius,
+        ratio=abs(statistic.found - middle) / radius if radius else np.inf,
+    )
