@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from multiprocessing.connection import Connection
@@ -100,7 +101,11 @@ def _serve(function: Callable[..., Verdict], arguments: tuple[Any, ...], sending
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     faulthandler.enable(2)
-    sending.send(function(*arguments))
+    try:
+        verdict = function(*arguments)
+    except Exception:  # not of a kernel, which is answered before: the subject could not be built, say
+        verdict = Verdict(Status.ERROR, reason=traceback.format_exc(limit=-12))
+    sending.send(verdict)
     sending.close()
     # Not an ordinary exit: a heap that the kernel damaged is noticed, if at all, while the process takes it apart.
     os._exit(0)

@@ -184,6 +184,8 @@ class FbgemmCuda(_Fbgemm):
             return unsupported(
                 f"FBGEMM's CUDA kernels are built for up to {_LARGEST_CUDA_DIM} columns, a table has {dim}"
             )
+        if case.optimizer.kind is OptimizerKind.ADAM and case.weights is DType.FP16:
+            return unsupported("FBGEMM checks in Adam's backward that 'row_counter_dev' is fp32, and makes it fp16")
         if case.ranks:
             if case.optimizer.kind in (OptimizerKind.ADAGRAD, OptimizerKind.PARTIAL_ROWWISE_ADAM):
                 return unsupported(
