@@ -12,7 +12,7 @@ from equivcheck.arithmetic import Store, StoreRounding
 from equivcheck.case import BoundsCheck, Case, Decay, Optimizer, OptimizerKind, Regime, Values
 from equivcheck.formats import AnyArray, DType, store
 from equivcheck.problem import Problem, Snapshot
-from strategies import Budget, random_case
+from strategies import Budget, choices, random_case
 from tests.selftest.simulated.kernel import MeanForm, Stochastic, Style
 from tests.selftest.simulated.machine import Error
 from tests.selftest.simulated.steps import CorrectionForm, DecayForm, Forms, MomentForm, SquareForm, StepForm
@@ -111,12 +111,13 @@ def random_case_for(seed: int) -> Case:
 
     Sums stay what they are; values, optimizer and accumulation are drawn again.
     """
-    case = random_case(seed, SMALL)
     rng = np.random.default_rng(seed)
 
     def one(*options: T) -> T:
         return options[int(rng.integers(len(options)))]
 
+    menus = (choices.WEIGHTS, choices.POOLING, choices.SHARING, choices.VBE, choices.STEPS)
+    case = random_case(seed, SMALL, one(choices.ANY, choices.ANY, choices.ANY, *menus))
     if case.bounds_check is BoundsCheck.FATAL:
         case = replace_fields(case, bounds_check=BoundsCheck.IGNORE)
     if one(True, False, False):
@@ -136,7 +137,7 @@ def random_case_for(seed: int) -> Case:
     )
     weights = case.per_sample_weights
     if weights is not None:
-        weights = replace_fields(weights, values=one(*_DATA))
+        weights = replace_fields(weights, values=one(*_DATA), gradient=True)
     return replace_fields(
         case,
         optimizer=optimizer,

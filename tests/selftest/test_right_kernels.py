@@ -1,0 +1,286 @@
+"""Simulated kernels that are right by construction are never blamed, and come close to what the bounds allow.
+
+The quick part runs with every test; `pytest -m soak tests/selftest/test_right_kernels.py` judges 100,000 and more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from equivcheck.arithmetic import Arithmetic
+from equivcheck.case import (
+    Bag,
+    Case,
+    Decay,
+    Feature,
+    Lookup,
+    Optimizer,
+    OptimizerKind,
+    PerSampleWeights,
+    Pooling,
+    Regime,
+    Values,
+)
+from equivcheck.compare import judge
+from equivcheck.formats import AnyArray, DType, Float64Array, widen
+from equivcheck.oracle import Bounds, ForwardExpectation, UpdateExpectation, expect
+from equivcheck.outcome import Forward, Update
+from equivcheck.problem import Problem, materialise
+from equivcheck.verdict import Status, Tensor
+from strategies import Menu, choices, random_case
+from tests.selftest.simulated.kernel import Kernel, MeanForm, Style
+from tests.selftest.simulated.styles import SMALL, random_case_for, random_style, scrambled
+from tests.selftest.simulated.sums import Order
+
+STYLES = 3
+"""Kernels that each case is judged with."""
+
+
+def from_menu(menu: Menu) -> Callable[[int], Problem]:
+    """Problems of a menu, by seed."""
+    return lambda seed: materialise(random_case(seed, SMALL, menu))
+
+
+SOURCES: dict[str, Callable[[int], Problem]] = {
+    "any values": lambda seed: materialise(random_case_for(seed)),
+    "values of all magnitudes": lambda seed: scrambled(materialise(random_case_for(seed)), seed),
+    "exact": from_menu(choices.EXACT),
+    "optimizers": from_menu(choices.OPTIMIZER),
+    "not finite": from_menu(choices.NONFINITE),
+}
+
+
+def blamed(make: Callable[[int], Problem], seeds: range) -> list[str]:
+    """What is wrong with right kernels: nothing."""
+    found = []
+    for seed in seeds:
+        problem = make(seed)
+        for number in range(STYLES):
+            kernel = Kernel(random_style(problem.case, seed * STYLES + number))
+            verdict = judge(problem, kernel.arithmetic(problem.case), kernel.run(problem))
+            if verdict.status is Status.FAILED:
+                found.append(f"seed {seed}, style {seed * STYLES + number}: {verdict.discrepancies[0]}")
+    return found
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_right_kernels_are_not_blamed(source: str) -> None:
+    assert blamed(SOURCES[source], range(120)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(70))
+@pytest.mark.parametrize("source", SOURCES)
+def test_many_right_kernels_are_not_blamed(source: str, part: int) -> None:
+    """5 sources, 70 parts, 100 cases, 3 kernels: 105,000."""
+    assert blamed(SOURCES[source], range(1000 + 100 * part, 1100 + 100 * part)) == []
+
+
+# How close right kernels come: the worst order on the worst data for sums, all forms together for updates.
+def one_bag(rows: list[list[float]], lookups: int, **fields: object) -> Problem:
+    """One bag that looks up each row once, with the rows' values given."""
+    table = np.asarray(rows, np.float32)
+    bags = (Bag(tuple(Lookup(row) for row in range(lookups))),)
+    case = Case(features=(Feature(rows=len(rows), dim=len(rows[0]), bags=bags),), **fields)  # type: ignore[arg-type]
+    problem = materialise(case)
+    return replace(problem, initial=replace(problem.initial, tables=(table.astype(case.weights.numpy),)))
+
+
+def worst_ratio(problem: Problem, style: Style, tensor: Tensor) -> float:
+    """Worst error as a share of its bound."""
+    kernel = Kernel(style)
+    verdict = judge(problem, kernel.arithmetic(problem.case), kernel.run(problem))
+    assert verdict.status is not Status.FAILED
+    return next(report.worst_ratio for report in verdict.reports if report.tensor is tensor)
+
+
+@pytest.mark.parametrize("length", [2, 8, 100, 3000])
+def test_the_bound_of_a_sum_is_reached(length: int) -> None:
+    """1 + u + u + ...: each addition is a tie that loses u, the sum of |terms| is hardly more than 1."""
+    u = 2.0**-24
+    problem = one_bag([[1.0], *[[u]] * (length - 1)], length)
+    ratio = worst_ratio(problem, Style(order=Order.LARGEST), Tensor.OUTPUT)
+    assert ratio > 0.97
+
+
+def test_the_bound_of_a_product_is_reached() -> None:
+    """(1 + 2^-12)^2 = 1 + 2^-11 + 2^-24 lies in the middle of two numbers."""
+    weights = PerSampleWeights(values=Values(Regime.CONSTANT, 4097 - 1, -12))
+    problem = one_bag([[1 + 2.0**-12]], 1, per_sample_weights=weights)
+    batch = replace(problem.batches[0], per_sample_weights=np.asarray([1 + 2.0**-12], np.float32))
+    assert worst_ratio(replace(problem, batches=(batch,)), Style(), Tensor.OUTPUT) > 0.97
+
+
+def test_the_bound_of_a_mean_is_approached() -> None:
+    """Two additions, and a division or two roundings, each at its worst at once: searched among 4,000 sums of three."""
+    rng = np.random.default_rng(1)
+    problem = one_bag((1 + rng.random((3, 4000))).tolist(), 3, pooling=Pooling.MEAN)
+    greedy = Style(order=Order.GREEDY)
+    assert worst_ratio(problem, replace(greedy, mean_divides=True, mean=MeanForm.WEIGHT), Tensor.OUTPUT) > 0.7
+    assert worst_ratio(problem, replace(greedy, mean_divides=True), Tensor.OUTPUT) > 0.6
+    assert worst_ratio(problem, greedy, Tensor.OUTPUT) > 0.55
+
+
+def test_the_bound_of_a_mean_square_is_reached() -> None:
+    """G = 1, 2^-12, 2^-12, ...: squares are 1 and u, and each addition loses u."""
+    bags = (Bag((Lookup(0),)),)
+    optimizer = Optimizer(OptimizerKind.ROWWISE_ADAGRAD)
+    problem = materialise(Case(features=(Feature(rows=1, dim=64, bags=bags),), optimizer=optimizer))
+    gradient = np.full((1, 64), 2.0**-12, np.float32)
+    gradient[0, 0] = 1.0
+    problem = replace(problem, batches=(replace(problem.batches[0], grad_output=gradient),))
+    assert worst_ratio(problem, Style(order=Order.LARGEST), Tensor.MOMENTUM1) > 0.97
+
+
+def test_the_bound_of_a_run_is_reached() -> None:
+    """Gradient 1, u, u, ... of one row; SGD with a rate of one leaves -G in a row of zeros."""
+    count, u = 64, 2.0**-24
+    bags = tuple(Bag((Lookup(0),)) for _ in range(count))
+    case = Case(
+        features=(Feature(rows=1, dim=1, bags=bags),),
+        optimizer=Optimizer(learning_rate=1.0),
+        weight_values=Values(Regime.ZEROS),
+    )
+    problem = materialise(case)
+    gradient = np.full((count, 1), u, np.float32)
+    gradient[0] = 1.0
+    problem = replace(problem, batches=(replace(problem.batches[0], grad_output=gradient),))
+    assert worst_ratio(problem, Style(order=Order.LARGEST), Tensor.ROWS) > 0.97
+
+
+def test_the_bound_of_a_weight_gradient_is_reached() -> None:
+    weights = PerSampleWeights(gradient=True, values=Values(Regime.CONSTANT))
+    u = 2.0**-24
+    problem = one_bag([[1.0, *[u] * 15]], 1, per_sample_weights=weights, weights=DType.BF16, output=DType.BF16)
+    batch = replace(problem.batches[0], grad_output=np.ones((1, 16)).astype(DType.BF16.numpy))
+    problem = replace(problem, batches=(batch,))
+    assert worst_ratio(problem, Style(order=Order.LARGEST), Tensor.WEIGHT_GRADIENT) > 0.97
+
+
+OPTIMIZERS = (
+    Optimizer(),
+    Optimizer(OptimizerKind.ROWWISE_ADAGRAD, 0.125, 2.0**-10),
+    Optimizer(OptimizerKind.ROWWISE_ADAGRAD, 0.125, 2.0**-10, decay=Decay.L2, weight_decay=0.125),
+    Optimizer(OptimizerKind.ROWWISE_ADAGRAD, 0.125, 2.0**-10, decay=Decay.DECOUPLED, weight_decay=0.125),
+    Optimizer(OptimizerKind.ADAGRAD, 0.125, 2.0**-10),
+    Optimizer(OptimizerKind.ADAM, 0.125, 2.0**-10, step=3),
+    Optimizer(OptimizerKind.ADAM, 0.125, 2.0**-10, step=3, weight_decay=0.125),
+    Optimizer(OptimizerKind.PARTIAL_ROWWISE_ADAM, 0.125, 2.0**-10, step=3),
+)
+
+
+def optimizer_problem(optimizer: Optimizer, seed: int = 1) -> Problem:
+    """Smooth values, single lookups: what is not exact comes from the update alone."""
+    bags = tuple(Bag((Lookup(row),)) for row in range(40))
+    smooth = Values(Regime.UNIFORM)
+    return materialise(
+        Case(
+            features=(Feature(rows=40, dim=24, bags=bags),),
+            optimizer=optimizer,
+            weight_values=smooth,
+            gradient_values=smooth,
+            state_values=smooth,
+            seed=seed,
+        )
+    )
+
+
+def blocks(problem: Problem, arithmetic: Arithmetic) -> Iterator[tuple[Tensor, Bounds]]:
+    """Bounds of the first update."""
+    expected = expect(problem, arithmetic).calls[1]
+    assert isinstance(expected, UpdateExpectation)
+    table = expected.tables[0]
+    for tensor, bounds in (
+        (Tensor.ROWS, table.rows),
+        (Tensor.MOMENTUM1, table.momentum1),
+        (Tensor.MOMENTUM2, table.momentum2),
+    ):
+        if bounds is not None:
+            yield tensor, bounds
+
+
+def filled(problem: Problem, kernels: int) -> dict[Tensor, Float64Array]:
+    """How much of each interval before its store all kernels together fill, from 0 to 1; their errors are declared."""
+    lows: dict[Tensor, Float64Array] = {}
+    highs: dict[Tensor, Float64Array] = {}
+    arithmetic = None
+    for seed in range(kernels):
+        style = replace(
+            random_style(problem.case, seed + 1),
+            accumulator=DType.FP32,
+            gradient_rounding=None,
+            sum_flushes=False,
+            step_flushes=False,
+            wide_update=False,
+            division=4.0,
+            square_root=6.0,
+        )
+        kernel = Kernel(replace(style, output_store=Style().output_store, table_store=Style().table_store))
+        arithmetic = arithmetic or kernel.arithmetic(problem.case)
+        outcome = kernel.run(problem)
+        update = outcome.results[1]
+        assert isinstance(update, Update)
+        arrays: dict[Tensor, tuple[AnyArray, ...]] = {
+            Tensor.ROWS: update.after.tables,
+            Tensor.MOMENTUM1: update.after.momentum1,
+            Tensor.MOMENTUM2: update.after.momentum2,
+        }
+        for tensor, parts in arrays.items():
+            if parts:
+                values = widen(parts[0])
+                lows[tensor] = np.minimum(lows.get(tensor, values), values)
+                highs[tensor] = np.maximum(highs.get(tensor, values), values)
+    assert arithmetic is not None
+    result = {}
+    for tensor, bounds in blocks(problem, arithmetic):
+        spread = (highs[tensor] - lows[tensor]).reshape(bounds.value.shape)
+        width = bounds.allowed.high - bounds.allowed.low
+        result[tensor] = np.where(width > 0, spread / np.where(width > 0, width, 1.0), 1.0)
+    return result
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{o.kind.name}-{o.decay}-{o.weight_decay}")
+def test_updates_fill_their_intervals(optimizer: Optimizer) -> None:
+    """All forms and errors together reach half of what is allowed and more, and a quarter on an average.
+
+    Means of squares of smooth data stay far below their bound, which is for the worst data (see above).
+    """
+    shares = filled(optimizer_problem(optimizer), 60)
+    if optimizer.kind is OptimizerKind.ROWWISE_ADAGRAD:
+        shares.pop(Tensor.MOMENTUM1)
+    for tensor, share in shares.items():
+        assert share.max() > 0.5, tensor
+        assert share.mean() > (0.1 if tensor is Tensor.MOMENTUM2 else 0.2), tensor
+
+
+def test_the_attack_reaches_every_tensor() -> None:
+    """Judged elements of each tensor, hundreds of them by a bound, few undetermined: the attack is not vacuous."""
+    judged: dict[Tensor, list[int]] = {}
+    for seed in range(60):
+        problem = SOURCES["any values"](seed)
+        kernel = Kernel(random_style(problem.case, seed))
+        for report in judge(problem, kernel.arithmetic(problem.case), kernel.run(problem)).reports:
+            counts = judged.setdefault(report.tensor, [0, 0, 0])
+            for place, count in enumerate((report.judged, report.exact, report.undetermined)):
+                counts[place] += count
+    for tensor in (Tensor.OUTPUT, Tensor.ROWS, Tensor.MOMENTUM1, Tensor.MOMENTUM2, Tensor.WEIGHT_GRADIENT):
+        total, exact, undetermined = judged[tensor]
+        assert total - exact > (50 if tensor is Tensor.WEIGHT_GRADIENT else 300), tensor
+        assert undetermined < total / 3, tensor
+
+
+def test_kernels_of_one_problem_differ() -> None:
+    """Orders, forms and errors lead to other bits: there is something to judge."""
+    problem = optimizer_problem(OPTIMIZERS[2])
+    seen = set()
+    for seed in range(12):
+        forward, update = Kernel(random_style(problem.case, seed)).run(problem).results
+        assert isinstance(forward, Forward)
+        assert isinstance(update, Update)
+        seen.add(update.after.tables[0].tobytes())
+    assert len(seen) > 6
+    assert isinstance(expect(problem, Arithmetic()).calls[0], ForwardExpectation)
