@@ -13,12 +13,16 @@ import numpy.typing as npt
 from equivcheck import words as w
 from equivcheck.bags import FeatureBags, bags_of
 from equivcheck.captured import CapturedBatch
-from equivcheck.case import BoundsCheck, Call, Case, IndexFault, OptimizerKind, PerSampleWeights
+from equivcheck.case import BoundsCheck, Call, Case, IndexFault, OffsetFault, OptimizerKind, PerSampleWeights
 from equivcheck.problem import Problem
 
 HOT_RUN = 33
 """A row is hot from this run length on: longer than a warp."""
 MANY_ROWS = 1000
+WIDE = 1024
+"""A table is wide above this: FBGEMM's CUDA TBE then takes another forward."""
+SHORT_BAG = 8
+"""Bags are short up to this length on average: that forward then gives 32 of them to a warp."""
 
 
 class Number(enum.StrEnum):
@@ -26,6 +30,7 @@ class Number(enum.StrEnum):
 
     RUN = "run"
     LOOKUPS = "lookups"
+    STEP_LOOKUPS = "step lookups"
     BAG = "bag"
     BATCH = "batch"
     FEATURES = "features"
@@ -115,6 +120,8 @@ class Flag(enum.StrEnum):
     EMPTY_RANK = "empty rank"
     FEATURE_EMPTY_IN_RANK = "feature empty in a rank"
     LAST_FEATURE_LONG = "last feature longer than half of the longest"
+    FEW_SAMPLES = "fewer samples than features"
+    WIDE_SHORT = "wide feature with short bags"
     FROZEN = "frozen feature"
     TRAFFIC = "traffic"
     CAPTURED = "captured"
@@ -124,17 +131,23 @@ class Flag(enum.StrEnum):
     PRUNED = "pruned index"
     MALFORMED_OFFSETS = "malformed offsets"
     FIRST_OFFSET_MALFORMED = "first offset malformed"
+    FIRST_OFFSET_POSITIVE = "first offset positive"
     LAST_OFFSET_MALFORMED = "last offset malformed"
     LATER_STEP_SHIFTED = "later step shifted"
     LATER_STEP_SMALLER = "later step smaller"
     RATE_CHANGES = "learning rate changes between steps"
 
 
+_POSITIVE = (OffsetFault.BEYOND_END, OffsetFault.PLUS_ONE, OffsetFault.LARGEST)
+"""What leaves a first offset that is above zero."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """Numbers, choices and flags of one case.
 
-    Run lengths and sizes are those of the case's bags as they are listed, before a step shifts or shortens them.
+    Run lengths and sizes are those of the case's bags as they are listed, before a step shifts or shortens them; only
+    `step lookups` are those of each step.
     Where indices out of bounds are repaired, the lookups are those of row 0; where offsets are, bag lengths are also
     those that the repair leaves.
     """
@@ -172,6 +185,7 @@ def _sizes(case: Case, features: tuple[FeatureBags, ...], numbers: dict[Number, 
     optimizer = case.optimizer
     numbers |= {
         Number.BATCH: tuple(bags) if case.ranks else (max(bags),),
+        Number.STEP_LOOKUPS: tuple({_kept_lookups(case, features, step.bags) for step in case.steps}),
         Number.FEATURES: (len(features),),
         Number.TABLES: (len(shapes),),
         Number.ROWS: tuple({rows for rows, _ in shapes}),
@@ -222,17 +236,24 @@ def _structure(case: Case, tables: list[int], features: tuple[FeatureBags, ...])
         (Flag.DIMS_DESCENDING, any(a > b for a, b in pairwise(dims))),
         (Flag.DIM_NOT_MULTIPLE_OF_4, any(dim % 4 for dim in dims)),
         (Flag.VBE, case.ranks > 0),
+        (Flag.WIDE_SHORT, any(_wide_and_short(case, tables, features, step.bags) for step in case.steps)),
     )
     if case.bad_offsets:
         bags = sum(map(len, lengths)) if case.ranks else padded * len(lengths)
         positions = {bad.position % (bags + 1) for bad in case.bad_offsets}
-        yield from _of((Flag.FIRST_OFFSET_MALFORMED, 0 in positions), (Flag.LAST_OFFSET_MALFORMED, bags in positions))
+        first = [bad.fault for bad in case.bad_offsets if bad.position % (bags + 1) == 0]
+        yield from _of(
+            (Flag.FIRST_OFFSET_MALFORMED, 0 in positions),
+            (Flag.FIRST_OFFSET_POSITIVE, bool(first) and first[-1] in _POSITIVE),
+            (Flag.LAST_OFFSET_MALFORMED, bags in positions),
+        )
     if case.ranks:
         sizes = np.asarray([f.rank_sizes(case.ranks) for f in features])
         yield from _of(
             (Flag.EMPTY_RANK, bool((sizes.sum(axis=0) == 0).any())),
             (Flag.FEATURE_EMPTY_IN_RANK, bool((sizes == 0).any())),
             (Flag.LAST_FEATURE_LONG, any(_last_is_long(sizes, step.bags) for step in case.steps)),
+            (Flag.FEW_SAMPLES, any(0 < _kept(sizes, step.bags).sum() < len(features) for step in case.steps)),
         )
 
 
@@ -361,8 +382,36 @@ def _last_is_long(sizes: npt.NDArray[np.int64], kept: int | None) -> bool:
     Then a copy of twice too many of its offsets overruns an array of them that is padded to the longest feature. A
     step may have `kept` only so many bags a rank.
     """
-    bags = (sizes if kept is None else np.minimum(sizes, kept)).sum(axis=1)
+    bags = _kept(sizes, kept).sum(axis=1)
     return bool(2 * bags[-1] > bags.max() + 1)
+
+
+def _kept(sizes: npt.NDArray[np.int64], kept: int | None) -> npt.NDArray[np.int64]:
+    """Bags per feature and rank, of which a step may keep only so many."""
+    return sizes if kept is None else np.minimum(sizes, kept)
+
+
+def _kept_lookups(case: Case, features: tuple[FeatureBags, ...], kept: int | None) -> int:
+    """Lookups of a step that keeps so many bags of each feature and rank."""
+    if kept is None:
+        return sum(len(f.rows) for f in features)
+    return sum(int(part[:kept].sum()) for f in features for part in _by_rank(case, f))
+
+
+def _by_rank(case: Case, feature: FeatureBags) -> list[npt.NDArray[np.int64]]:
+    """Bag lengths of each rank."""
+    if not case.ranks:
+        return [feature.lengths]
+    return np.split(feature.lengths, np.cumsum(feature.rank_sizes(case.ranks))[:-1])
+
+
+def _wide_and_short(case: Case, tables: list[int], features: tuple[FeatureBags, ...], kept: int | None) -> bool:
+    """Whether a feature of a wide table has lookups in a step, but few: `SHORT_BAG` a bag, empty bags included."""
+    batch = max(len(f.lengths[:kept]) for f in features)
+    return any(
+        case.table_shapes[table][1] > WIDE and 0 < f.lengths[:kept].sum() <= SHORT_BAG * batch
+        for table, f in zip(tables, features, strict=True)
+    )
 
 
 def _regime(psw: PerSampleWeights | None) -> tuple[str, ...]:

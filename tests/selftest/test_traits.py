@@ -49,6 +49,8 @@ EXAMPLES: dict[str, Case] = {
     "interleaved sharing": Case(features=(table(ONE), table(), Feature(table=0))),
     "feature with no neighbour of its table": Case(features=(table(ONE), Feature(table=0), table())),
     "last feature longer than half of the longest": Case(features=(table(ONE), table(ONE, ONE)), ranks=1),
+    "fewer samples than features": Case(features=(table(ONE), table()), ranks=1),
+    "wide feature with short bags": Case(features=(table(ONE, dim=1028),)),
     "table without rows": Case(features=(table(ONE), table(rows=0))),
     "first table without rows": Case(features=(table(rows=0), table(ONE))),
     "middle table without rows": Case(features=(table(ONE), table(rows=0), table())),
@@ -89,6 +91,9 @@ EXAMPLES: dict[str, Case] = {
     "malformed offsets": Case(bounds_check=BoundsCheck.FATAL, bad_offsets=(BadOffset(OffsetFault.NEGATIVE, 1),)),
     "first offset malformed": Case(
         features=(table(ONE),), bounds_check=BoundsCheck.FATAL, bad_offsets=(BadOffset(OffsetFault.NEGATIVE, 2),)
+    ),
+    "first offset positive": Case(
+        features=(table(ONE),), bounds_check=BoundsCheck.FATAL, bad_offsets=(BadOffset(OffsetFault.PLUS_ONE, 2),)
     ),
     "last offset malformed": Case(
         features=(table(ONE),), bounds_check=BoundsCheck.FATAL, bad_offsets=(BadOffset(OffsetFault.NEGATIVE, 3),)
