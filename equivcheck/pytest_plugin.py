@@ -6,6 +6,7 @@ environment. A run without properties only has its options taken.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from equivcheck.engine.machine import describe
 from equivcheck.engine.options import Options, add_options, encode, keep_terminal, options_of
+from equivcheck.engine.placement import automatic
 
 if TYPE_CHECKING:
     from equivcheck.engine.controller import Controller
@@ -40,6 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Watching(config, options), "equivcheck-watching")
         if getattr(config.option, "maxworkerrestart", "") is None:
             config.option.maxworkerrestart = str(MOST_RESTARTS)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """With `-n auto` and GPUs, as many workers as their memory is enough for; other people's runs are left alone."""
+    ours = config.getoption("subject") or config.getoption("equivcheck_events")
+    return automatic(os.environ) if ours else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

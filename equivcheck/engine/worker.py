@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from equivcheck.engine import machine
 from equivcheck.engine.check import EndedBefore
 from equivcheck.engine.journal import Journal, join
 from equivcheck.engine.options import Options, options_of, terminal_of
+from equivcheck.engine.placement import place
 from equivcheck.engine.subjects import Roster, roster
 from equivcheck.findings import Finding, built_in_folder, load_findings
 from equivcheck.runner import Run, Subject
@@ -68,6 +70,7 @@ class Worker:
     @cached_property
     def roster(self) -> Roster:
         """Subjects and witnesses."""
+        place(self.name, os.environ)  # no subject has been loaded, so CUDA has not started
         self._closing.enter_context(join(self.options.run_folder))
         return roster(self.options.subjects, self.options.witnesses, self.options.run_folder)
 
