@@ -265,8 +265,9 @@ def bias_correction(ops: Fp32Operations, beta: float, step: int, power: float) -
     exponent = np.asarray([float(step), float(np.float32(step))])
     raised = np.power(beta, exponent)
     low, high = raised.min(), raised.max()
-    # Error of fp64's own pow, under one ulp, is far inside the widening by `power` units of fp32.
-    interval = point(0.0) if beta == 0 else widened(Interval(np.asarray(low), np.asarray(high)), power * _U, _ETA)
+    # fp64's own pow is good to an ulp, 2^-52: the oracle's, and the kernel's where `power` is as small as that.
+    relative = power * _U + 2.0**-52
+    interval = point(0.0) if beta == 0 else widened(Interval(np.asarray(low), np.asarray(high)), relative, _ETA)
     if step == 1 and power == 0:
         interval = point(beta)
     return positive(ops.subtract(point(1.0), interval))
@@ -279,7 +280,7 @@ def mean_square(ops: Fp32Operations, values: Interval, summation: Summation, div
     terms = np.asarray([columns], np.int64)
     relative = float(summation.error(terms)[0])
     exact_division = bool(power_of_two(terms)[0])
-    relative += 0.0 if exact_division else (1.0 if division is MeanDivision.DIVISION else 2.0) * _U
+    relative += 0.0 if exact_division else division.roundings * _U
     low, high = squares.low.sum(axis=1, keepdims=True), squares.high.sum(axis=1, keepdims=True)
     ops.note(high * (1 + relative))  # the sum may overflow before it is divided
     tiny = _INFO.smallest_normal if ops.flushes else _ETA

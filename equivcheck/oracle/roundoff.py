@@ -215,7 +215,9 @@ def stored(interval: Interval, dtype: DType, store: Store, computed: DType) -> I
     Into 16 bits, both the direct rounding and the one through `computed` are allowed, and from fp64 the one through
     fp32: PyTorch's and FBGEMM's C++ half types convert a double through a float, by design (c10/util/Half.h).
     """
-    if store.rounding is StoreRounding.NEAREST:
+    # The last operation in `computed` rounds to nearest; a store of that type has nothing left to round.
+    rounding = StoreRounding.NEAREST if dtype is computed else store.rounding
+    if rounding is StoreRounding.NEAREST:
         low, high = nearest(interval.low, dtype), nearest(interval.high, dtype)
         through = DType.FP32 if computed is DType.FP64 else computed
         if dtype in (DType.FP16, DType.BF16) and through is not dtype:
@@ -223,9 +225,9 @@ def stored(interval: Interval, dtype: DType, store: Store, computed: DType) -> I
                 nearest(nearest(interval.low, through), dtype), nearest(nearest(interval.high, through), dtype)
             )
             low, high = np.minimum(low, twice.low), np.maximum(high, twice.high)
-    elif store.rounding is StoreRounding.TRUNCATE:
+    elif rounding is StoreRounding.TRUNCATE:
         low, high = toward_zero(interval.low, dtype), toward_zero(interval.high, dtype)
-        if computed is not dtype and computed is not DType.FP64:
+        if computed is not DType.FP64:
             # What is truncated was rounded to `computed`, perhaps up to a number of `dtype`: 1.99999999 to 2.
             low = np.minimum(low, toward_zero(nearest(interval.low, computed), dtype))
             high = np.maximum(high, toward_zero(nearest(interval.high, computed), dtype))
