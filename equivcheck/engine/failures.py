@@ -54,7 +54,7 @@ def tell(
     kind = Kind.SHRUNK if shrunk else Kind.DRAWN
     path = store.save(_saved(*failure.last, kind, provenance), folder)
     worst = path
-    if failure.worst[0] != failure.last[0]:
+    if failure.worst[0] != failure.last[0] and failure.worst[1].verdict.discrepancies:
         worst = store.save(_saved(*failure.worst, Kind.WORST, provenance), folder)
     case, run = failure.last
     lines = [f"{title}: {failure.symptom}"]

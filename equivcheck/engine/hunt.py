@@ -126,7 +126,7 @@ class _Hunt:
         budget = budget_of(subject.backend, profile.budget)
         phases = [hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if options.shrink else [])]
         settings = hypothesis.settings(
-            max_examples=max(1, round(profile.examples * self.property.examples)),
+            max_examples=examples_of(subject.backend, profile.examples * self.property.examples),
             phases=phases,
             database=None,  # saved cases replay without it
             deadline=None,  # the time limit is the journal's: it also ends a case that holds the GIL
@@ -195,6 +195,15 @@ def of_few_widths(strategy: SearchStrategy[Case], seed: int) -> SearchStrategy[C
 
     widths = strategies.pool(seed)
     return strategy.map(lambda case: strategies.pooled(case, widths))
+
+
+def examples_of(backend: object, asked: float) -> int:
+    """Cases of a slice: what the profile and the property ask for, times the share that a backend declares.
+
+    A backend whose cases are slow declares `examples`. It gets two cases at least: Hypothesis' first is the simplest.
+    """
+    share: float | None = getattr(backend, "examples", None)
+    return max(1, round(asked)) if share is None else max(2, round(asked * share))
 
 
 def budget_of(backend: object, budget: Budget) -> Budget:

@@ -73,12 +73,14 @@ class Right:
 
 
 def lookups(problem: Problem, batch: Batch) -> Iterator[tuple[int, int, list[int], slice]]:
-    """(feature, bag, rows, columns) of every bag."""
+    """(feature, bag, rows, columns) of every bag; no rows where the table has none."""
     edges = np.cumsum([0, *problem.dims])
     bag = 0
     for feature, count in enumerate(batch.bags):
         for number in range(count):
             rows = batch.indices[batch.offsets[bag] : batch.offsets[bag + 1]].tolist()
+            if not len(problem.initial.tables[problem.feature_tables[feature]]):
+                rows = []
             yield feature, number, rows, slice(edges[feature], edges[feature + 1])
             bag += 1
 

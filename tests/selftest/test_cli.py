@@ -206,7 +206,7 @@ def test_the_wheel_runs_the_suite_in_a_fresh_environment(tmp_path: Path, kernels
     subject = f"--subject={kernels}:Right"
     for command in (
         (venv / "bin" / "equivcheck", "check", "run_length", "--profile=quick", subject),
-        (venv / "bin" / "pytest", "--pyargs", "equivcheck.suite", "-k", "run_length", "-n2", subject),
+        (python, "-P", "-m", "pytest", "--pyargs", "equivcheck.suite", "-k", "run_length", "-n2", subject),
     ):
         result = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
