@@ -113,10 +113,16 @@ class Store:
 
 
 class MeanDivision(enum.Enum):
-    """How MEAN divides by the bag's length: a product with its reciprocal, or a division."""
+    """How MEAN divides by the bag's length: a product with its reciprocal, a division, or CUDA's `div.full`."""
 
     RECIPROCAL = "reciprocal"
     DIVISION = "division"
+    APPROXIMATE = "approximate"
+
+    @property
+    def roundings(self) -> float:
+        """Its relative error in u. `div.full` has 2 ulp (PTX ISA, `div`), and an ulp is up to 2 u."""
+        return {MeanDivision.RECIPROCAL: 2.0, MeanDivision.DIVISION: 1.0, MeanDivision.APPROXIMATE: 4.0}[self]
 
 
 @dataclass(frozen=True)

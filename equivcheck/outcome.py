@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from equivcheck.formats import AnyArray
@@ -76,6 +77,44 @@ class Guard:
     after: AnyArray
 
 
+class Promise(enum.StrEnum):
+    """What PyTorch promises its users about a device, whichever it is; see docs/devices.md. The value names the breach.
+
+    The names are those of `equivcheck.verdict.Symptom`.
+    """
+
+    FELL_BACK = "silent fall-back to the CPU"
+    DOWN_CAST = "silent down-cast"
+    DTYPE_CHANGED = "other dtype on the device"
+    STRIDES_CHANGED = "other strides on the device"
+    HOST_POINTER = "host pointer handed over"
+    LAGGING_COPY = "lagging copy"
+    REUSED_BUFFER = "reused buffer"
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A promise that the device broke: where it showed, and the evidence as a sentence."""
+
+    promise: Promise
+    where: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """What crossed between host and device: copies, bytes, and seconds.
+
+    The seconds are those of the calls: a copy to the host waits until its source has been computed.
+    """
+
+    copies: int = 0
+    to_device_bytes: int = 0
+    to_host_bytes: int = 0
+    to_device_seconds: float = 0.0
+    to_host_seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Everything that can be judged.
@@ -93,6 +132,10 @@ class Outcome:
     vacuous
         Why a run without a discrepancy shows nothing about the subject, as a sentence: the optional path that the
         subject stands for was not taken. Empty otherwise.
+    breaches
+        Promises that the device broke around this case.
+    transfers
+        What crossed between host and device, where the backend measures it.
     """
 
     results: tuple[Forward | Update, ...]
@@ -103,3 +146,5 @@ class Outcome:
     vacuous: str = ""
     device: str = "cpu"
     notes: dict[str, str] = field(default_factory=dict)
+    breaches: tuple[Breach, ...] = ()
+    transfers: Transfers | None = None

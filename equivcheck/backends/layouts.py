@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from equivcheck.backends.transfers import download, upload
 from equivcheck.case import Layout
 from equivcheck.formats import AnyArray, DType
 from equivcheck.outcome import Guard
@@ -104,7 +105,7 @@ def place(
         _strided(elements, offset, array.shape, strides)[...] = array
         _strided(outside, offset, array.shape, strides)[...] = False
     original = elements.copy()
-    buffer = buffer.to(device)
+    buffer = upload(buffer, device)
     return Placed(name, buffer.as_strided(array.shape, strides, offset), buffer, original, outside)
 
 
@@ -118,8 +119,7 @@ def to_torch(array: AnyArray) -> torch.Tensor:
 
 def to_numpy(tensor: torch.Tensor) -> AnyArray:
     """A contiguous copy that shares no memory with the tensor, of the same type."""
-    found = tensor.detach().cpu().contiguous()
-    return np.array(_numpy_view(found))
+    return _numpy_view(download(tensor))
 
 
 def _geometry(shape: tuple[int, ...], layout: Layout) -> tuple[int, tuple[int, ...], int]:

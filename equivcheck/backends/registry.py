@@ -30,6 +30,9 @@ BUILT_IN = {
 }
 """Where each built-in backend's class is found."""
 
+CONFIGURED = ("torch:cpu+inductor",)
+"""Subjects with an argument or variants that are judged by default, beside the backends by their bare names."""
+
 _MEMBERS = ("name", "supports", "arithmetic", "run", "versions")
 
 
@@ -131,7 +134,7 @@ def build(text: str) -> Backend:
 
 def available() -> tuple[Availability, ...]:
     """Every known backend, built-in ones first, and whether it can run here: each is built to find out."""
-    return tuple(_try(name) for name in [*BUILT_IN, *sorted(set(_entry_points()) - set(BUILT_IN))])
+    return tuple(_try(name) for name in [*BUILT_IN, *CONFIGURED, *sorted(set(_entry_points()) - set(BUILT_IN))])
 
 
 def _try(name: str) -> Availability:

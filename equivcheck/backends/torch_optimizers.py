@@ -6,69 +6,106 @@ where a number is divided by a tensor.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
-from equivcheck.case import Decay, Optimizer, OptimizerKind, Rounding
+from equivcheck.case import Decay, Optimizer, OptimizerKind
 
 States = tuple[torch.Tensor, ...]
+Number = float | torch.Tensor
+
+
+class Rule(NamedTuple):
+    """Which formula is computed. A compiled step is compiled once for each."""
+
+    kind: OptimizerKind
+    decay: Decay
+    decays: bool
+
+
+class Constants(NamedTuple):
+    """The formula's numbers: Python's, or fp64 tensors without axes, for which a compiled step is not compiled anew.
+
+    Adam's corrections are 1 - beta^t.
+    """
+
+    rate: Number
+    eps: Number
+    beta1: Number
+    beta2: Number
+    weight_decay: Number
+    correction1: Number
+    correction2: Number
+
+
+def rule(optimizer: Optimizer) -> Rule:
+    """The optimizer's formula."""
+    return Rule(optimizer.kind, optimizer.decay, optimizer.weight_decay != 0)
+
+
+def constants(optimizer: Optimizer, rate: float, step: int) -> Constants:
+    """The optimizer's numbers at a learning rate and Adam's t."""
+    corrections = (1 - optimizer.beta1**step, 1 - optimizer.beta2**step)
+    return Constants(rate, optimizer.eps, optimizer.beta1, optimizer.beta2, optimizer.weight_decay, *corrections)
 
 
 def update(
-    optimizer: Optimizer, rate: float, step: int, weights: torch.Tensor, gradient: torch.Tensor, states: States
+    by: Rule, c: Constants, weights: torch.Tensor, gradient: torch.Tensor, states: States
 ) -> tuple[torch.Tensor, States]:
     """New rows and states.
 
     Parameters
     ----------
-    rate, step
-        Learning rate and Adam's t.
+    by, c
+        The formula and its numbers.
     weights, gradient
         (touched rows, dim), in the type that everything is computed in.
     states
         Momentum 1 and 2 of the touched rows, as many as the optimizer has: (rows, dim), or (rows,) where row-wise.
     """
-    match optimizer.kind:
+    match by.kind:
         case OptimizerKind.SGD:
-            return weights - rate * gradient, ()
+            return weights - c.rate * gradient, ()
         case OptimizerKind.ADAGRAD:
             total = states[0] + gradient * gradient
-            return weights - rate * gradient / (total.sqrt() + optimizer.eps), (total,)
+            return weights - c.rate * gradient / (total.sqrt() + c.eps), (total,)
         case OptimizerKind.ROWWISE_ADAGRAD:
-            return _rowwise_adagrad(optimizer, rate, weights, gradient, states[0])
+            return _rowwise_adagrad(by, c, weights, gradient, states[0])
         case OptimizerKind.ADAM | OptimizerKind.PARTIAL_ROWWISE_ADAM:
-            return _adam(optimizer, rate, step, weights, gradient, states)
+            return _adam(by, c, weights, gradient, states)
 
 
 def _rowwise_adagrad(
-    optimizer: Optimizer, rate: float, weights: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor
+    by: Rule, c: Constants, weights: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor
 ) -> tuple[torch.Tensor, States]:
-    entering = gradient + optimizer.weight_decay * weights if optimizer.decay is Decay.L2 else gradient
+    entering = gradient + c.weight_decay * weights if by.decay is Decay.L2 else gradient
     total = total + _mean_square(entering)
-    multiplier = (_scalar(rate, weights) / (total.sqrt() + optimizer.eps))[:, None]
-    match optimizer.decay:
+    multiplier = (_scalar(c.rate, weights) / (total.sqrt() + c.eps))[:, None]
+    match by.decay:
         case Decay.NONE:
             return weights - multiplier * gradient, (total,)
         case Decay.L2:
-            return (1 - multiplier * optimizer.weight_decay) * weights - multiplier * gradient, (total,)
+            return (1 - multiplier * c.weight_decay) * weights - multiplier * gradient, (total,)
         case Decay.DECOUPLED:
-            kept = 1 - _scalar(rate, weights) * optimizer.weight_decay
+            kept = 1 - _scalar(c.rate, weights) * c.weight_decay
             return kept * weights - multiplier * gradient, (total,)
 
 
 def _adam(
-    optimizer: Optimizer, rate: float, step: int, weights: torch.Tensor, gradient: torch.Tensor, states: States
+    by: Rule, c: Constants, weights: torch.Tensor, gradient: torch.Tensor, states: States
 ) -> tuple[torch.Tensor, States]:
-    rowwise = optimizer.kind is OptimizerKind.PARTIAL_ROWWISE_ADAM
+    rowwise = by.kind is OptimizerKind.PARTIAL_ROWWISE_ADAM
     square = _mean_square(gradient) if rowwise else gradient * gradient
-    first = optimizer.beta1 * states[0] + (1 - optimizer.beta1) * gradient
-    second = optimizer.beta2 * states[1] + (1 - optimizer.beta2) * square
-    unbiased1 = first / _scalar(1 - optimizer.beta1**step, weights)
-    unbiased2 = second / _scalar(1 - optimizer.beta2**step, weights)
-    root = unbiased2.sqrt() + optimizer.eps
+    first = c.beta1 * states[0] + (1 - c.beta1) * gradient
+    second = c.beta2 * states[1] + (1 - c.beta2) * square
+    unbiased1 = first / _scalar(c.correction1, weights)
+    unbiased2 = second / _scalar(c.correction2, weights)
+    root = unbiased2.sqrt() + c.eps
     direction = unbiased1 / (root[:, None] if rowwise else root)
-    if optimizer.weight_decay:  # zero times an infinite weight would be NaN
-        direction = direction + optimizer.weight_decay * weights
-    return weights - rate * direction, (first, second)
+    if by.decays:  # zero times an infinite weight would be NaN
+        direction = direction + c.weight_decay * weights
+    return weights - c.rate * direction, (first, second)
 
 
 def narrow(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -87,8 +124,8 @@ def narrow(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(inexact, toward_zero | 1, bits).view(torch.float32).to(dtype)
 
 
-def store(values: torch.Tensor, dtype: torch.dtype, rounding: Rounding, generator: torch.Generator) -> torch.Tensor:
-    """Round to the storage type. Stochastic rounding needs a 16-bit type; fp32 is rounded to nearest.
+def store(values: torch.Tensor, dtype: torch.dtype, random: torch.Tensor | None) -> torch.Tensor:
+    """Round to the storage type: to nearest, or stochastically where random numbers are given and it has 16 bits.
 
     Between two neighbours of the type, the one farther from zero is taken with the probability of the value's
     distance from the nearer-to-zero one, in units of their difference. Both are exact in fp32, and so is the quotient,
@@ -96,14 +133,13 @@ def store(values: torch.Tensor, dtype: torch.dtype, rounding: Rounding, generato
     fp16's subnormal range biases by less than that. Beyond the largest number, rounding is to nearest.
     """
     nearest = narrow(values, dtype)
-    if rounding is Rounding.NEAREST or dtype is torch.float32:
+    if random is None or dtype is torch.float32:
         return nearest
     magnitude, rounded = values.abs(), nearest.to(values.dtype).abs()
     bits = nearest.view(torch.int16)  # sign and magnitude: one more or less is the neighbour of the same sign
     lower_bits = torch.where(rounded > magnitude, bits - 1, bits)
     lower, upper = (b.view(dtype).to(values.dtype).abs() for b in (lower_bits, lower_bits + 1))
     fraction = (magnitude - lower) / (upper - lower)
-    random = torch.rand(values.shape, generator=generator, device=values.device)
     chosen = torch.where(random < fraction, lower_bits + 1, lower_bits).view(dtype)
     return torch.where(upper.isfinite() & (rounded != magnitude), chosen, nearest)
 
@@ -112,5 +148,7 @@ def _mean_square(gradient: torch.Tensor) -> torch.Tensor:
     return (gradient * gradient).sum(1) / _scalar(gradient.shape[1], gradient)
 
 
-def _scalar(value: float, like: torch.Tensor) -> torch.Tensor:
+def _scalar(value: Number, like: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.to(like)
     return torch.full((), value, dtype=like.dtype, device=like.device)

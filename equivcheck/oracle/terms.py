@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equivcheck.arithmetic import Arithmetic, MeanDivision
+from equivcheck.arithmetic import Arithmetic
 from equivcheck.formats import DType, Float64Array, Format, lowest_bit
 from equivcheck.oracle.roundoff import BoolArray
 from equivcheck.oracle.sparse import Int64Array, segment_minimum, segment_sum
@@ -159,7 +159,7 @@ def _roundings(x: Factor, p: Factor | None, inexact_length: BoolArray, arithmeti
     """Conversions; the product, where its bits do not fit, or those of p/L; a division, or reciprocal and product."""
     info = arithmetic.accumulator.info
     roundings = float(x.dtype.info.precision > info.precision)
-    division = 1.0 if arithmetic.mean_division is MeanDivision.DIVISION else 2.0
+    division = arithmetic.mean_division.roundings
     if p is None:
         return roundings + np.where(inexact_length, division, 0.0)
     roundings += float(p.dtype.info.precision > info.precision)
