@@ -115,7 +115,7 @@ def _rowwise_adagrad(
         decayed = ops.add(gradient, ops.scale(point(rows), point(optimizer.weight_decay)))
     mean = mean_square(ops, decayed, arithmetic.mean_square, arithmetic.mean_division)
     before_rounding = ops.exact_add(point(moment), mean)
-    new_moment = ops.add(point(moment), mean)
+    new_moment = ops.rounded(before_rounding)
     lost_row = (lost | ops.overflow).any(axis=1, keepdims=True) | _may_overflow(new_moment)
 
     denominator = ops.add(ops.sqrt(new_moment), point(optimizer.eps))
@@ -167,7 +167,7 @@ def _adagrad(
     """s += G^2; w -= lr G / (sqrt(s) + eps)."""
     square = ops.square(gradient)
     before_rounding = ops.exact_add(point(moment), square)
-    new_moment = ops.add(point(moment), square)
+    new_moment = ops.rounded(before_rounding)
     lost_moment = lost | ops.overflow | _may_overflow(new_moment)
     denominator = ops.add(ops.sqrt(new_moment), point(hyper.optimizer.eps))
     multiplier = positive(ops.divide(point(np.full(rows.shape, hyper.learning_rate)), denominator))
@@ -254,10 +254,8 @@ def _averaged(
     """b m + (1 - b) x, where `share` is (1 - b) x; also m + (1 - b) (x - m). Before its rounding, and after."""
     kept, given = ops.scale(point(moment), point(beta)), point(moment)
     moved = ops.scale(ops.subtract(x, given), rest)
-    return (
-        hull(ops.exact_add(kept, share), ops.exact_add(given, moved)),
-        hull(ops.add(kept, share), ops.add(given, moved)),
-    )
+    sums = ops.exact_add(kept, share), ops.exact_add(given, moved)
+    return hull(*sums), hull(ops.rounded(sums[0]), ops.rounded(sums[1]))
 
 
 def bias_correction(ops: Fp32Operations, beta: float, step: int, power: float) -> Interval:

@@ -94,7 +94,11 @@ class Fp32Operations:
     def add(self, a: Interval, b: Interval) -> Interval:
         """Sum a + b."""
         # Sums do not underflow: a subnormal sum of fp32 numbers is exact (Hauser 1996; Higham, problem 2.19).
-        return self._rounded(self.exact_add(a, b), 1.0, 0.0)
+        return self.rounded(self.exact_add(a, b))
+
+    def rounded(self, total: Interval) -> Interval:
+        """What a sum from `exact_add` becomes when it is rounded."""
+        return self._rounded(total, 1.0, 0.0)
 
     def subtract(self, a: Interval, b: Interval) -> Interval:
         """Difference a - b."""
