@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from equivcheck.arithmetic import Arithmetic
+from equivcheck.arithmetic import Arithmetic, MeanDivision
 from equivcheck.case import (
     Bag,
     Case,
@@ -120,8 +120,9 @@ def test_the_bound_of_a_mean_is_approached() -> None:
     rng = np.random.default_rng(1)
     problem = one_bag((1 + rng.random((3, 4000))).tolist(), 3, pooling=Pooling.MEAN)
     greedy = Style(order=Order.GREEDY)
-    assert worst_ratio(problem, replace(greedy, mean_divides=True, mean=MeanForm.WEIGHT), Tensor.OUTPUT) > 0.7
-    assert worst_ratio(problem, replace(greedy, mean_divides=True), Tensor.OUTPUT) > 0.6
+    divides = replace(greedy, mean_division=MeanDivision.DIVISION)
+    assert worst_ratio(problem, replace(divides, mean=MeanForm.WEIGHT), Tensor.OUTPUT) > 0.7
+    assert worst_ratio(problem, divides, Tensor.OUTPUT) > 0.6
     assert worst_ratio(problem, greedy, Tensor.OUTPUT) > 0.55
 
 

@@ -18,7 +18,7 @@ from equivcheck.formats import AnyArray, DType, Float64Array, down, nearest, sto
 from equivcheck.outcome import Forward, Outcome, Update
 from equivcheck.problem import Action, Batch, Problem, Snapshot, output_shape, program
 from tests.selftest.simulated.machine import Error, Machine
-from tests.selftest.simulated.steps import Forms, State, Updater
+from tests.selftest.simulated.steps import Forms, State, Updater, mean_of
 from tests.selftest.simulated.sums import Adder, Order, Shape
 
 
@@ -51,7 +51,7 @@ class Style:
     order: Order = Order.GIVEN
     shape: Shape = Shape.CHAIN
     mean: MeanForm = MeanForm.SUM
-    mean_divides: bool = False
+    mean_division: MeanDivision = MeanDivision.RECIPROCAL
     sum_fused: bool = False
     sum_flushes: bool = False
     step_fused: bool = False
@@ -97,7 +97,7 @@ class Kernel:
             weight_gradient=self.adder(case.weights, case.output).declared,
             mean_square=Sequential(DType.FP64 if style.wide_update else DType.FP32),
             accumulator=style.accumulator,
-            mean_division=MeanDivision.DIVISION if style.mean_divides else MeanDivision.RECIPROCAL,
+            mean_division=style.mean_division,
             division=style.division,
             square_root=style.square_root,
             power=style.power,
@@ -134,7 +134,7 @@ class Kernel:
             error=style.error,
         )
         adder = Adder(replace(machine, division=1.0, square_root=1.0), style.order)
-        return self.updater(machine, adder, style.forms, style.mean_divides)
+        return self.updater(machine, adder, style.forms, style.mean_division)
 
     # The program
     def run(self, problem: Problem) -> Outcome:
@@ -264,10 +264,7 @@ class Kernel:
 
     def divided(self, values: Float64Array, length: int) -> Float64Array:
         """Values / length."""
-        machine, divisor = self.summing, np.asarray(float(length))
-        if self.style.mean_divides:
-            return machine.divide(values, divisor)
-        return machine.multiply(values, machine.divide(np.asarray(1.0), divisor))
+        return mean_of(self.summing, self.style.mean_division, values, length)
 
     # Backward
     def gradients(self, problem: Problem, batch: Batch, feature: int) -> Float64Array:

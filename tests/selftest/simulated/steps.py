@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from equivcheck.arithmetic import MeanDivision
 from equivcheck.case import Decay, Optimizer, OptimizerKind
 from equivcheck.formats import Float64Array
 from tests.selftest.simulated.machine import Machine
@@ -52,6 +53,16 @@ class CorrectionForm(enum.Enum):
     RATE_LAST = "(lr / d) (m / c1)"
 
 
+def mean_of(machine: Machine, division: MeanDivision, total: Float64Array, count: int) -> Float64Array:
+    """Values divided by a count. Where a division is approximate, it is exact by powers of two, as hardware's is."""
+    divisor = np.asarray(float(count))
+    if division is MeanDivision.RECIPROCAL:
+        return machine.multiply(total, machine.divide(np.asarray(1.0), divisor))
+    if division is MeanDivision.APPROXIMATE and count & (count - 1):
+        machine = replace(machine, division=division.roundings)
+    return machine.divide(total, divisor)
+
+
 @dataclass(frozen=True)
 class Forms:
     """One kernel's choice of forms."""
@@ -79,7 +90,7 @@ class Updater:
     machine: Machine
     adder: Adder
     forms: Forms = Forms()
-    divide_mean: bool = True
+    division: MeanDivision = MeanDivision.DIVISION
 
     def update(self, optimizer: Optimizer, rate: float, step: int, state: State, gradient: Float64Array) -> State:
         """State after one update; rows before they are stored, but rounded to the machine's type."""
@@ -105,9 +116,7 @@ class Updater:
         """Mean over the columns of the squares, (R, 1)."""
         columns = values.shape[1]
         total = self.adder.products(values.T, values.T)[:, None]
-        if self.divide_mean:
-            return self.adder.machine.divide(total, np.asarray(float(columns)))
-        return self.machine.multiply(total, self.machine.rounded(np.asarray(1 / columns)))
+        return mean_of(self.adder.machine, self.division, total, columns)
 
     def step(self, gradient: Float64Array, rate: float, divisor: Float64Array) -> Float64Array:
         """Step lr G / d."""

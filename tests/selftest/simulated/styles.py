@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from equivcheck.arithmetic import Store, StoreRounding
+from equivcheck.arithmetic import MeanDivision, Store, StoreRounding
 from equivcheck.case import BoundsCheck, Case, Decay, Optimizer, OptimizerKind, Regime, Values
 from equivcheck.formats import AnyArray, DType, store
 from equivcheck.problem import Problem, Snapshot
@@ -45,7 +45,7 @@ def random_style(case: Case, seed: int) -> Style:
         order=one(*Order),
         shape=shape,
         mean=one(*MeanForm),
-        mean_divides=one(False, True),
+        mean_division=one(*MeanDivision),
         sum_fused=one(False, True),
         sum_flushes=flushes and shape in (Shape.CHAIN, Shape.PAIRWISE, Shape.BLOCKED) and accumulator is DType.FP32,
         step_fused=one(False, True),
