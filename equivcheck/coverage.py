@@ -173,7 +173,7 @@ class Coverage:
     def add(self, facts: Facts, *, judged: bool = True, paths: Iterable[str] = ()) -> None:
         """Count one case."""
         self.cases += 1
-        names = _reached(facts)
+        names = reached(facts)
         self.drawn.update(names)
         if judged:
             self.judged.update(names)
@@ -231,7 +231,7 @@ class Coverage:
         return "\n".join(lines)
 
 
-def _reached(facts: Facts) -> list[str]:
+def reached(facts: Facts) -> list[str]:
     """Names of the goals that a case reaches. Each trait is asked once, however many goals share it."""
     held = {part.name for part in _TRAITS if part.holds(facts)}
     return [name for name, names in _NAMES if held.issuperset(names)]

@@ -39,6 +39,11 @@ class Subject:
     backend: Backend
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def recorded(self) -> bool:
+        """Whether its results were recorded, and it has some for whole cases only."""
+        return "recorded" in self.versions
+
     @staticmethod
     def load(name: str) -> Subject:
         """The backend of that name.

@@ -160,6 +160,11 @@ LARGE = replace(
     feature_counts=(0,),
     recipes=(Recipe.EXACT, Recipe.SMOOTH),
 )
+MENUS = (
+    *(ANY, EXACT, RUN_LENGTH, POOLING, WEIGHTS, SHARING, VBE, LAYOUT, BOUNDS, STOCHASTIC, NONFINITE, CALLS, STEPS),
+    *(OPTIMIZER, SMALL_TABLES, TRAFFIC, LARGE),
+)
+"""All of them."""
 _DEFAULT = Profile.DEFAULT.budget
 
 

@@ -76,7 +76,8 @@ class _Fbgemm(abc.ABC):
             tables.release(outcome.guards)
         return outcome
 
-    def _common(self, case: Case) -> Support:
+    @staticmethod
+    def _common(case: Case) -> Support:
         """What is refused on both devices."""
         if case.weights is DType.BF16:
             return unsupported("FBGEMM has no bf16 tables: \"split_embedding...\" not implemented for 'BFloat16'")
@@ -84,7 +85,7 @@ class _Fbgemm(abc.ABC):
             return unsupported(f"FBGEMM asserts that embedding_dim is a multiple of 4, and a table has {dim}")
         if case.accumulation is not DType.FP32:
             return unsupported(f"FBGEMM accumulates in fp32 and cannot be asked for {case.accumulation}")
-        return supports_call(case.call, self.device)
+        return SUPPORTED
 
 
 class FbgemmCpu(_Fbgemm):
@@ -95,7 +96,7 @@ class FbgemmCpu(_Fbgemm):
 
     def supports(self, case: Case) -> Support:
         """What FBGEMM 1.8.0 refuses on the CPU by assertions and NotImplementedError, and tables that all are empty."""
-        if not (common := self._common(case)):
+        if not (common := self._common(case) and supports_call(case.call, self.device)):
             return common
         if case.output is DType.BF16:
             return unsupported("FBGEMM's CPU TBE has no bf16 output: split_embedding_cpu_forward_1 refuses 'BFloat16'")
@@ -177,8 +178,15 @@ class FbgemmCuda(_Fbgemm):
         self.deterministic = "deterministic" in variants
 
     def supports(self, case: Case) -> Support:
-        """What FBGEMM refuses on CUDA, by assertions and checks."""
-        if not (common := self._common(case)):
+        """See `takes`; and what has no second forward, where that is asked for."""
+        if self.experimental and (case.ranks or case.pooling is Pooling.NONE):
+            return unsupported("FBGEMM has its second forward for pooled batches of fixed size")
+        return self.takes(case) and supports_call(case.call, self.device)
+
+    @staticmethod
+    def takes(case: Case) -> Support:
+        """What FBGEMM refuses on CUDA, by assertions and checks. Needs no GPU."""
+        if not (common := _Fbgemm._common(case)):
             return common
         for dim in (dim for _, dim in case.table_shapes if dim > _LARGEST_CUDA_DIM):
             return unsupported(
@@ -197,8 +205,6 @@ class FbgemmCuda(_Fbgemm):
                 return unsupported("FBGEMM copies a variable batch's sizes from the host, which a graph cannot capture")
         if case.call is Call.GRAPH and case.optimizer.is_adam and case.optimizer.step == 1:
             return unsupported("before its first step FBGEMM fetches Adam's step count, which a graph cannot capture")
-        if self.experimental and (case.ranks or case.pooling is Pooling.NONE):
-            return unsupported("FBGEMM has its second forward for pooled batches of fixed size")
         return SUPPORTED
 
     def arithmetic(self, case: Case) -> Arithmetic:
@@ -227,10 +233,16 @@ class FbgemmCuda(_Fbgemm):
         )
 
     def isolation(self, case: Case) -> str:
-        """What may end in a device assert, by design or not, or reach memory that is not the module's.
+        """See `danger`."""
+        return self.danger(case, experimental=self.experimental)
+
+    @staticmethod
+    def danger(case: Case, *, experimental: bool = False) -> str:
+        """What may end in a device assert, by design or not, or reach memory that is not the module's. Needs no GPU.
 
         Tables lie between guards of a row, so that a row before the first or behind the last does no harm and shows.
         """
+        second_forward = _takes_second_forward(case, experimental)
         if asks_for_assert(case):
             return "on CUDA a fatal bounds check is a device assert, after which the process can use no GPU"
         if case.bad_offsets:
@@ -243,11 +255,11 @@ class FbgemmCuda(_Fbgemm):
             rows for rows, _ in case.table_shapes
         )
         gradient = case.per_sample_weights is not None and case.per_sample_weights.gradient
-        if outside and (gradient or self._second_forward(case)):
+        if outside and (gradient or second_forward):
             return "FBGEMM's kernels assert, or leave the address space, for rows that no table has"
         if not any(rows for rows, _ in case.table_shapes) and case.lookups:
             return "tables without any row have no memory at all"
-        if Layout.STRIDED in (case.layouts.indices, case.layouts.offsets) and self._second_forward(case):
+        if Layout.STRIDED in (case.layouts.indices, case.layouts.offsets) and second_forward:
             return "FBGEMM's second forward reads strided indices as if they were contiguous"
         return ""
 
@@ -257,11 +269,6 @@ class FbgemmCuda(_Fbgemm):
             torch.cuda.manual_seed(problem.case.seed)
             outcome = self._run(problem, Tables.of(problem, self.device, experimental=self.experimental))
         return checked(outcome, self.device, by_design=asks_for_assert(problem.case))
-
-    def _second_forward(self, case: Case) -> bool:
-        """FBGEMM's "v2": for wide tables, or where it is asked for."""
-        pooled = case.pooling is not Pooling.NONE and not case.ranks
-        return pooled and (self.experimental or max(dim for _, dim in case.table_shapes) > _WIDEST_FIRST_FORWARD)
 
     @contextlib.contextmanager
     def _algorithms(self) -> Iterator[None]:
@@ -286,8 +293,14 @@ class FbgemmCuda(_Fbgemm):
         if case.pooling is Pooling.NONE:
             forward = "no bag, small" if widest <= 32 else "no bag"
         else:
-            forward = "v2" if self._second_forward(case) else "legacy"
+            forward = "v2" if _takes_second_forward(case, self.experimental) else "legacy"
         return (f"forward: {forward}", *(("deterministic",) if self.deterministic else ()))
+
+
+def _takes_second_forward(case: Case, experimental: bool) -> bool:
+    """FBGEMM's "v2": for wide tables, or where it is asked for."""
+    pooled = case.pooling is not Pooling.NONE and not case.ranks
+    return pooled and (experimental or max(dim for _, dim in case.table_shapes) > _WIDEST_FIRST_FORWARD)
 
 
 def fbgemm_version() -> str:

@@ -15,7 +15,7 @@ from equivcheck.engine.counts import Counts, add
 from equivcheck.engine.failures import Failure, Told, tell
 from equivcheck.engine.properties import Property, Slice
 from equivcheck.engine.worker import JournalGuard, Worker, worker_of
-from equivcheck.runner import Run, error_verdict
+from equivcheck.runner import Run, Subject, error_verdict
 from equivcheck.store import Provenance
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class _Hunt:
         import hypothesis
         from hypothesis.errors import Flaky, HypothesisException, Unsatisfiable
 
-        from equivcheck.engine.subjects import load_subject
+        from equivcheck.engine.subjects import load_subject, load_witness
 
         options = self.worker.options
         subject = load_subject(self.part.subject)
@@ -97,7 +97,7 @@ class _Hunt:
         )
         check = Check(
             subject=subject,
-            witness=load_subject(self.part.witness) if self.part.witness else None,
+            witness=load_witness(self.part.witness) if self.part.witness else None,
             counts=self.counts,
             findings=self.worker.findings_on(subject),
             guard=JournalGuard(self.worker, self.provenance, self.item),
@@ -134,8 +134,9 @@ class _Hunt:
             # A case is as slow as its kernel, and a subject may refuse most of what is drawn.
             suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
         )
-        strategy = self.property.strategy(budget, subject.backend.supports)
-        if getattr(subject.backend, "compiles_for_widths", False):
+        recorded = recorded_cases(check.witness)
+        strategy = self.property.strategy(budget, subject.backend.supports) if recorded is None else recorded
+        if recorded is None and getattr(subject.backend, "compiles_for_widths", False):
             strategy = of_few_widths(strategy, options.seed)
         given = hypothesis.given(strategy)(example)
         drive: Any = hypothesis.seed(self.part.seed(options.seed, self.property.name))(settings(given))
@@ -187,6 +188,14 @@ def our_profile(name: str) -> Any:
             "pytest by its own command and not by python -m, or from another folder"
         )
     return strategies.Profile(name)
+
+
+def recorded_cases(witness: Subject | None) -> SearchStrategy[Case] | None:
+    """The cases that a witness has results for, where it is recorded; None where it runs."""
+    from hypothesis import strategies as st
+
+    cases = () if witness is None else getattr(witness.backend, "cases", ())
+    return st.sampled_from(cases) if cases else None
 
 
 def of_few_widths(strategy: SearchStrategy[Case], seed: int) -> SearchStrategy[Case]:

@@ -44,6 +44,16 @@ def installed() -> tuple[Gpu, ...]:
     return read(answer)
 
 
+def driver() -> str:
+    """Version of NVIDIA's driver; empty where there is none."""
+    command = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.partition("\n")[0].strip()
+
+
 def read(answer: str) -> tuple[Gpu, ...]:
     """GPUs from nvidia-smi's answer: a line each, `index, uuid, MiB`. Where memory is no number, it counts as none."""
     found = []

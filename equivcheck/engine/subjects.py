@@ -8,6 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from equivcheck.backends.protocol import BackendUnavailable
+from equivcheck.backends.recorded import Recorded
+from equivcheck.recordings import Recordings, built_in_folder
 from equivcheck.runner import Subject
 from equivcheck.store import write_atomically
 
@@ -38,6 +41,25 @@ class Roster(msgspec.Struct, frozen=True):
 def load_subject(name: str) -> Subject:
     """The subject of that name, built once a process. Raises as `Subject.load` does."""
     return Subject.load(name)
+
+
+@cache
+def load_witness(name: str) -> Subject:
+    """The witness of that name; where it does not run here, its recorded results, whose name says so.
+
+    Raises
+    ------
+    equivcheck.backends.protocol.BackendUnavailable
+        If it does not run here, and there are no recorded results.
+    """
+    try:
+        return load_subject(name)
+    except BackendUnavailable:
+        folder = built_in_folder(name)
+        if folder is None:
+            raise
+        recorded = Recorded(Recordings(folder))
+        return Subject(recorded.name, recorded, recorded.versions())
 
 
 def roster(asked: tuple[str, ...], witnesses: tuple[str, ...], folder: Path) -> Roster:
@@ -96,7 +118,7 @@ def _find_out(asked: tuple[str, ...], witnesses: tuple[str, ...]) -> Roster:
     broken: dict[str, str] = {}
     for name in dict.fromkeys((*subjects, *witnesses)):
         try:
-            versions[name] = dict(load_subject(name).versions)
+            versions[name] = dict((load_subject if name in subjects else load_witness)(name).versions)
         except Exception as error:  # a third party's class may raise anything
             broken[name] = str(error) or type(error).__name__
     return Roster(subjects, witnesses, versions, broken, absent)
