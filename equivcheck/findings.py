@@ -89,6 +89,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     case: dict[str, Any]
     signs: tuple[Sign, ...] = ()
     ends: tuple[Status, ...] = ()
+    shown_by: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -112,6 +113,9 @@ class Finding(msgspec.Struct, frozen=True):
         The sentence that is broken, and the place that breaks it.
     case
         The minimal case.
+    shown_by
+        The property that shows it, as `test_file.py::test_name` of the suite, where judging the case alone does not: a
+        bias shows in many elements together.
     """
 
     name: str
@@ -124,6 +128,7 @@ class Finding(msgspec.Struct, frozen=True):
     contract: str
     cause: Cause
     case: Case
+    shown_by: str = ""
 
     @property
     def dangerous(self) -> bool:
@@ -234,6 +239,7 @@ def load_finding(path: Path) -> Finding:
         contract=document.contract,
         cause=document.cause,
         case=case,
+        shown_by=document.shown_by,
     )
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from equivcheck import isolation
 from equivcheck.engine import show
+from equivcheck.engine.check import CaseFailed, Check, NotJudged
+from equivcheck.engine.counts import Counts
 from equivcheck.engine.hunt import RESULT, ReplayResult
 from equivcheck.engine.subjects import load_subject
+from equivcheck.engine.suite import PREFIX, find_property
 from equivcheck.engine.worker import JournalGuard, worker_of
-from equivcheck.findings import FAILURES, Finding, explain
+from equivcheck.findings import FAILURES, Finding, FindingError, explain
 from equivcheck.problem import materialise
 from equivcheck.verdict import Status, Verdict
 
@@ -42,7 +46,31 @@ class RecordedFinding:
             return isolation.judge(self.finding.case, self.subject, None, worker.options.time_limit)
         subject = load_subject(self.subject)
         provenance = worker.provenance(subject, "", self.item.path)
-        return JournalGuard(worker, provenance, self.item.nodeid).run(self.finding.case, subject, ()).verdict
+        guard = JournalGuard(worker, provenance, self.item.nodeid)
+        if not self.finding.shown_by:
+            return guard.run(self.finding.case, subject, ()).verdict
+        return judged_by(self.finding, Check(subject, None, Counts(), (), guard), worker.here)
+
+
+def judged_by(finding: Finding, check: Check, here: Path) -> Verdict:
+    """The verdict of the property that shows a finding.
+
+    Raises
+    ------
+    FindingError
+        If the suite has no such property.
+    """
+    file, _, name = finding.shown_by.partition("::")
+    declared = find_property(name.removeprefix(PREFIX), file, here)
+    if declared is None:
+        raise FindingError(f"finding {finding.name} is shown by {finding.shown_by!r}, which the suite does not have")
+    try:
+        declared.body(finding.case, check)
+    except NotJudged as refused:
+        return Verdict(Status.UNSUPPORTED, reason=str(refused))
+    except CaseFailed as failed:
+        return failed.run.verdict
+    return Verdict(Status.PASSED)
 
 
 def compare(finding: Finding, verdict: Verdict) -> tuple[str, str]:
