@@ -148,7 +148,7 @@ def changed(given: Record, by: float, row: int) -> Record:
 def test_other_bits_within_the_bounds_are_no_disagreement(
     tmp_path: Path, records: list[Record], subject: Subject
 ) -> None:
-    write(tmp_path, PROVENANCE, [changed(records[2], 2.0**-24, 1)])
+    write(tmp_path, PROVENANCE, [changed(records[2], 2.0**-23, 1)])
     (result,) = verify(Recordings(tmp_path), subject)
     assert result.agreement is Agreement.WITHIN
     assert result.elements - result.equal == 1
