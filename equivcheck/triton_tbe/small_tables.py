@@ -111,11 +111,15 @@ def _multiply(
     COLUMNS: tl.constexpr,
 ):
     feature = tl.load(small + tl.program_id(1))
-    bag = tl.load(first_bag + feature) + tl.program_id(0) * BAGS + tl.arange(0, BAGS)
-    live = bag < tl.load(first_bag + feature + 1)
+    dim = tl.load(features.dim + feature)
+    bag = tl.load(first_bag + feature) + tl.program_id(0) * BAGS
+    next_feature = tl.load(first_bag + feature + 1)
+    if (tl.program_id(2) * COLUMNS >= dim) | (bag >= next_feature):
+        return  # a narrower table or a shorter feature than others has nothing here
+    bag += tl.arange(0, BAGS)
+    live = bag < next_feature
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.arange(0, ROWS)
-    dim = tl.load(features.dim + feature)
     rows = tl.load(features.rows + feature)
     begin = tl.load(bags.begin + bag, mask=live, other=0).to(tl.int64)
     end = tl.load(bags.end + bag, mask=live, other=0).to(tl.int64)
@@ -125,7 +129,7 @@ def _multiply(
     table = widened(tl.load(weights + place, mask=inside, other=0.0), tl.float32)
     moderate = _all_moderate(table)
     total = tl.zeros((BAGS, COLUMNS), tl.float32)
-    longest = tl.where(tl.min(column, axis=0) < dim, tl.max(end - begin, axis=0), 0) * moderate
+    longest = tl.max(end - begin, axis=0) * moderate
     for part in range(0, longest, COUNTED):
         last = tl.minimum(end, begin + part + COUNTED)
         histogram = tl.zeros((BAGS, ROWS), tl.float32)

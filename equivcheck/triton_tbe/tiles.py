@@ -98,8 +98,10 @@ def row_tile(device: torch.device, width: int) -> Tile:
 
 def product_tile(device: torch.device, width: int) -> Tile:
     """Tile of a matrix product with a small table: 16 is the least that tensor cores take of any axis."""
-    columns = min(max(16, triton.next_power_of_2(width)), PRODUCT_COLUMNS)
-    return Tile(64, 64, columns) if is_interpreted(device) else Tile(16, LOOKUPS, columns)
+    columns = max(16, triton.next_power_of_2(width))
+    if is_interpreted(device):
+        return Tile(32, 16, min(columns, INTERPRETED_COLUMNS))
+    return Tile(16, LOOKUPS, min(columns, PRODUCT_COLUMNS))
 
 
 def flat(device: torch.device) -> int:
