@@ -44,6 +44,9 @@ INTERPRETED_TILE = 131_072
 INTERPRETED_ROWS = (1, 8, 64, 512)
 INTERPRETED_LOOKUPS = (1, 8, 64, 512)
 INTERPRETED_COLUMNS = 512
+INTERPRETED_PRODUCT_COLUMNS = 256
+"""NumPy's OpenBLAS multiplies 16 x 64 x 256 and less on one thread; more threads wait for each other ten times as long
+where every core has a worker of the suite (measured 2026-11-30)."""
 INTERPRETED_FLAT = 8_192
 PROGRAM_COST, STEP_COST, ELEMENT_COST = 3.0e-3, 0.9e-3, 30e-9
 """Seconds that the interpreter takes for a program, for a step of its loop, and for an element of a step's tile.
@@ -100,7 +103,7 @@ def product_tile(device: torch.device, width: int) -> Tile:
     """Tile of a matrix product with a small table: 16 is the least that tensor cores take of any axis."""
     columns = max(16, triton.next_power_of_2(width))
     if is_interpreted(device):
-        return Tile(32, 16, min(columns, INTERPRETED_COLUMNS))
+        return Tile(16, 32, min(columns, INTERPRETED_PRODUCT_COLUMNS))
     return Tile(16, LOOKUPS, min(columns, PRODUCT_COLUMNS))
 
 
