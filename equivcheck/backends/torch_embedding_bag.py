@@ -125,10 +125,12 @@ class TorchEmbeddingBag:
     def _run(self, problem: Problem, operations: Operations, paths: tuple[str, ...]) -> Outcome:
         if self.device.type == "cpu":
             return drive(problem, Tables(problem, self.device, operations), paths=paths)
+        broken = self._promises(problem.case)
+        if broken:  # what such a device computes tells nothing, and running it may end the process
+            return Outcome((), breaches=broken, paths=paths, device=str(self.device))
         with crossing() as crossed:
             outcome = drive(problem, Tables(problem, self.device, operations), paths=paths)
-        breaches = (*self._promises(problem.case), *crossed.breaches, *outcome.breaches)
-        return replace(outcome, breaches=tuple(dict.fromkeys(breaches)), transfers=crossed.transfers())
+        return replace(outcome, breaches=tuple(dict.fromkeys(crossed.breaches)), transfers=crossed.transfers())
 
     def _promises(self, case: Case) -> tuple[Breach, ...]:
         """The promises that the device breaks with the types of a case, or with the operators that it needs."""
@@ -140,7 +142,7 @@ class TorchEmbeddingBag:
         floats = {case.weights, case.output, case.accumulation, *given, *state}
         types = [integers, *(TORCH_DTYPES[dtype] for dtype in sorted(floats))]
         found = [breach for dtype in types for breach in handshake(self.device, dtype)]
-        return (*found, *evidence(self.asked).breaches(parts(case)))
+        return tuple(dict.fromkeys((*found, *evidence(self.asked).breaches(parts(case)))))
 
 
 INDUCTOR_EXAMPLES = 0.03

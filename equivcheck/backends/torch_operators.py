@@ -8,6 +8,7 @@ is missing; an operator that answers from the CPU without saying so is a broken 
 from __future__ import annotations
 
 import enum
+import os
 import subprocess
 import sys
 from functools import lru_cache
@@ -172,8 +173,9 @@ def evidence(device: str) -> Evidence:
         If the device is not here, or the child ended before it had answered.
     """
     command = (sys.executable, "-P", "-m", "equivcheck.backends.torch_probe", device)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment)
         found = msgspec.json.decode(child.stdout.rpartition("\n")[2], type=Evidence)
     except subprocess.TimeoutExpired as error:
         raise BackendUnavailable(f"trying the operators of {device!r} took longer than {_SECONDS:g} s") from error

@@ -9,6 +9,7 @@ goes on, so that one missing operator hides no other.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -52,10 +53,14 @@ def probe(device: torch.device, needed: Iterable[Part]) -> dict[str, tuple[Obser
     found = {}
     for part in needed:
         watch.seen = {}
-        asked = _prepared(part, device)
-        with watch:
-            asked()
-        found[str(part)] = tuple(sorted(watch.seen.values()))
+        whole: tuple[Observed, ...] = ()
+        try:
+            asked = _prepared(part, device)
+            with watch:
+                asked()
+        except Exception as error:  # its arguments cannot be made there, or what it returned cannot be used
+            whole = (Observed("what it needs", (), State.MISSING, f"{type(error).__name__}: {error}"),)
+        found[str(part)] = (*whole, *sorted(watch.seen.values()))
     return found
 
 
@@ -184,25 +189,30 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does 
 
 
 def _profiled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
-    """The result, and whether the operator called itself again after a copy to the host.
+    """The result, and whether the operator called itself again, with copies to the host around that call.
 
-    That is what a fall-back looks like to PyTorch's profiler (`at::native::cpu_fallback` among them). A kernel of a
-    device calls other operators, or none.
+    That is what a fall-back looks like to PyTorch's profiler (`at::native::cpu_fallback` among them). A device's kernel
+    calls other operators, or none; one that asks PyTorch for the result's shape calls itself, without copies around.
     """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         result = func(*args, **kwargs)
     name = func.name().partition(".")[0]
+    if name in _COPIES:
+        return result, False
     for event in profile.events() or ():
         if event.name == name:
-            inner = _below(event)
-            return result, name in inner and any(copy in inner for copy in _COPIES if copy != name)
+            around = _around(name, event)
+            return result, name in around and any(copy in around for copy in _COPIES)
     return result, False
 
 
-def _below(event: Any) -> list[str]:
-    names = []
+def _around(name: str, event: Any) -> set[str]:
+    """Names of the operators below an event, without those below an operator of this name."""
+    names: set[str] = set()
     for child in event.cpu_children:
-        names += [child.name, *_below(child)]
+        names.add(child.name)
+        if child.name != name:
+            names |= _around(name, child)
     return names
 
 
@@ -254,8 +264,9 @@ def main(name: str) -> None:
         found = Evidence(name, probe(open_device(name), all_parts()))
     except BackendUnavailable as error:
         found = Evidence(name, unavailable=str(error))
-    print("\n" + msgspec.json.encode(found).decode(), end="")
+    print("\n" + msgspec.json.encode(found).decode(), end="", flush=True)
 
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    os._exit(0)  # all is said; a vendor's runtime may not survive the interpreter's end

@@ -129,13 +129,16 @@ class Tables:
         return Snapshot(tuple(to_numpy(table) for table in self.tables), *moments)
 
     def restored(self) -> Self:
-        """A new instance from what `torch.save` keeps of this one."""
+        """A new instance from what `torch.save` keeps of copies on the host."""
+        kept = [download(table) for table in self.tables], [[download(s) for s in states] for states in self.states]
         buffer = io.BytesIO()
-        torch.save((self.tables, self.states, self.step, self.generator.get_state()), buffer)
+        torch.save((*kept, self.step, self.generator.get_state()), buffer)
         buffer.seek(0)
         fresh = type(self)(self.problem, self.device, self.operations)
-        fresh.tables, fresh.states, fresh.step, random = torch.load(buffer, weights_only=True)
-        fresh.generator.set_state(random.cpu())
+        tables, moments, fresh.step, random = torch.load(buffer, weights_only=True)
+        fresh.tables = [upload(table, self.device) for table in tables]
+        fresh.states = [[upload(state, self.device) for state in states] for states in moments]
+        fresh.generator.set_state(random)
         return fresh
 
     def guards(self) -> tuple[Guard, ...]:
