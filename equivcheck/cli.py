@@ -32,10 +32,11 @@ def application() -> typer.Typer:
     app.callback()(_options)
     for found in pkgutil.iter_modules(commands.__path__):
         module = importlib.import_module(f"equivcheck.commands.{found.name}")
+        verb = found.name.replace("_", "-")
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=found.name)
+            app.add_typer(module.app, name=verb)
         else:
-            app.command(found.name)(module.command)
+            app.command(verb)(module.command)
     return app
 
 

@@ -21,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from equivcheck.backends.handshake import handshake
 from equivcheck.backends.layouts import TORCH_DTYPES
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.backends.torch_devices import open_device
@@ -48,7 +49,12 @@ _COPIES = ("aten::_to_cpu", "aten::_to_copy", "aten::_copy_from", "aten::_copy_f
 
 
 def probe(device: torch.device, needed: Iterable[Part]) -> dict[str, tuple[Observed, ...]]:
-    """What the operators of each part did."""
+    """What the operators of each part did; nothing, where tensors do not reach the device as they are.
+
+    An operator that is handed other numbers than were sent may refuse them, which says nothing about it.
+    """
+    if any(handshake(device, dtype) for dtype in (torch.int64, torch.float32)):
+        return {}
     watch = _Watch(device)
     found = {}
     for part in needed:

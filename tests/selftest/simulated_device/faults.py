@@ -35,6 +35,11 @@ class Settings:
     fault: Fault
     pace: Pace
 
+    @property
+    def late(self) -> bool:
+        """Whether work waits for somebody to wait for it; faults that only show on a busy queue need one."""
+        return self.pace is Pace.LATE or self.fault in (Fault.LAGGING_COPY, Fault.REUSED_STAGING)
+
 
 SETTINGS = Settings(
     Fault(os.environ.get("SIMULATED_DEVICE_FAULT", "")),

@@ -4,13 +4,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from .faults import SETTINGS, Pace
+from .faults import SETTINGS
 
 Work = Callable[[], object]
 
 
 class Queue:
-    """Work in order. With `Pace.LATE` it begins when somebody waits."""
+    """Work in order; at once, or when somebody waits."""
 
     def __init__(self) -> None:
         self._pending: deque[Work] = deque()
@@ -49,7 +49,7 @@ class Queue:
             self._thread.join()
 
     def _may_work(self) -> bool:
-        return self._stopped or bool(self._pending and (SETTINGS.pace is Pace.AT_ONCE or self._waiting > 0))
+        return self._stopped or bool(self._pending and (self._waiting > 0 or not SETTINGS.late))
 
     def _serve(self) -> None:
         while True:
