@@ -94,7 +94,7 @@ def update_rows(
 ):
     """Update each live row, of number `row`, first element `element` and `dim` columns, from its gradient G = `total`.
 
-    `total` is (rows, columns) and zero beyond a row's columns. Arithmetic is fp32, or fp64 where G is accumulated so.
+    `total` is (rows, columns). Arithmetic is fp32, or fp64 where G is accumulated so.
     With lr the learning rate, wd the decay, and mean over a row's columns:
 
     - SGD: w -= lr G
@@ -106,8 +106,9 @@ def update_rows(
     - partial row-wise Adam: the same with mean(G^2), and v one value a row
     """
     WORK: tl.constexpr = tl.float64 if total.dtype == tl.float64 else tl.float32
-    gradient = total.to(WORK)
     inside = live[:, None] & (column[None, :] < dim[:, None])
+    # An infinite per-sample weight makes NaN of the zeros that stand beyond a row's columns.
+    gradient = tl.where(inside, total.to(WORK), 0.0)
     element = element[:, None] + column[None, :]
     weight = widened(tl.load(state.weights + element, mask=inside, other=0.0), WORK)
     if OPTIMIZER == SGD:
