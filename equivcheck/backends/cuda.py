@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -25,11 +27,19 @@ _LARGEST_SEVERAL = 2**24
 
 DEVICE_ASSERT = "device-side assert"
 """In the text of the error after which a context is lost because a kernel said so."""
+_ASSERTION = re.compile(r": (?P<kernel>\w+): block: .* Assertion `.*` failed")
+"""What the driver prints of each thread whose assertion failed."""
+_BOUNDS_CHECK = "bounds_check_indices"
+"""How the names of FBGEMM's kernels begin that assert by design."""
 
 
 def asks_for_assert(case: Case) -> bool:
-    """Whether a right kernel answers the case with a device assert: inputs out of bounds in the mode FATAL."""
-    return case.bounds_check is BoundsCheck.FATAL and bool(case.bad_indices or case.bad_offsets)
+    """Whether a right kernel may answer the case with a device assert: inputs out of bounds in the mode FATAL.
+
+    For FBGEMM every index into a table without rows is out of bounds.
+    """
+    outside = bool(case.bad_indices or case.bad_offsets) or any(rows == 0 for rows, _ in case.table_shapes)
+    return case.bounds_check is BoundsCheck.FATAL and outside
 
 
 def samples(case: Case) -> tuple[int, ...]:
@@ -94,15 +104,53 @@ def lost(device: torch.device) -> bool:
     return False
 
 
-def checked(outcome: Outcome, device: torch.device, *, by_design: bool) -> Outcome:
-    """The outcome, if the context is whole, or was lost by an assert that the case asked for.
+@contextlib.contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed PyTorch's generators, and set them back afterwards. `torch.random.fork_rng` raises in a lost context."""
+    host, accelerator = torch.get_rng_state(), torch.cuda.get_rng_state(device)
+    torch.cuda.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(host)
+        with contextlib.suppress(RuntimeError):  # `checked` and `watched` see to a lost context
+            torch.cuda.set_rng_state(accelerator, device)
+
+
+@contextlib.contextmanager
+def heard(case: Case) -> Iterator[list[str]]:
+    """The kernels whose assertions fail in the block, for a case that may ask for that; they are printed all the same.
+
+    The driver prints to the process's standard error, while a failed kernel is waited for.
+    """
+    kernels: list[str] = []
+    if not asks_for_assert(case):
+        yield kernels
+        return
+    standard = os.dup(2)
+    with tempfile.TemporaryFile() as printed:
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield kernels
+        finally:
+            os.dup2(standard, 2)
+            os.close(standard)
+            printed.seek(0)
+            text = printed.read()
+            os.write(2, text)
+            kernels.extend(match["kernel"] for match in _ASSERTION.finditer(text.decode(errors="replace")))
+
+
+def checked(outcome: Outcome, device: torch.device, asserted: Sequence[str]) -> Outcome:
+    """The outcome, if the context is whole, or was lost by the bounds check's own assert, which counts as a raise.
 
     Parameters
     ----------
-    by_design
-        Whether the case asks for a device assert, and so runs in a process of its own.
+    asserted
+        What `heard` heard. A kernel that asserts for another reason has lost the context, as an illegal access has.
     """
     raised = outcome.raised
+    by_design = bool(asserted) and all(kernel.startswith(_BOUNDS_CHECK) for kernel in asserted)
     if by_design and raised is not None and raised.after is None and DEVICE_ASSERT in raised.message:
         return outcome
     if lost(device):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from equivcheck.arithmetic import Arithmetic, MeanDivision, Sequential, Store, StoreRounding
-from equivcheck.backends.cuda import asks_for_assert, checked, samples, watched
+from equivcheck.backends.cuda import asks_for_assert, checked, heard, samples, seeded, watched
 from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.fbgemm_module import Tables
 from equivcheck.backends.protocol import BackendUnavailable
@@ -254,8 +254,8 @@ class FbgemmCuda(_Fbgemm):
         outside = any(bad.fault is IndexFault.PRUNED for bad in case.bad_indices) or not all(
             rows for rows, _ in case.table_shapes
         )
-        gradient = case.per_sample_weights is not None and case.per_sample_weights.gradient
-        if outside and (gradient or second_forward):
+        # The gradient of per-sample weights is computed whether they ask for it or not.
+        if outside and (case.per_sample_weights is not None or second_forward):
             return "FBGEMM's kernels assert, or leave the address space, for rows that no table has"
         if not any(rows for rows, _ in case.table_shapes) and case.lookups:
             return "tables without any row have no memory at all"
@@ -265,10 +265,10 @@ class FbgemmCuda(_Fbgemm):
 
     def run(self, problem: Problem) -> Outcome:
         """See `Backend`. The default generator seeds stochastic rounding, and is set back afterwards."""
-        with watched(self.device), torch.random.fork_rng(devices=[self.device]), self._algorithms():
-            torch.cuda.manual_seed(problem.case.seed)
+        case = problem.case
+        with watched(self.device), seeded(self.device, case.seed), self._algorithms(), heard(case) as asserted:
             outcome = self._run(problem, Tables.of(problem, self.device, experimental=self.experimental))
-        return checked(outcome, self.device, by_design=asks_for_assert(problem.case))
+        return checked(outcome, self.device, asserted)
 
     @contextlib.contextmanager
     def _algorithms(self) -> Iterator[None]:

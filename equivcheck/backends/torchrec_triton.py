@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from equivcheck.arithmetic import Arithmetic, Grouped, Sequential, Store, StoreRounding, Summation, TensorCore
-from equivcheck.backends.cuda import asks_for_assert, checked, samples, watched
+from equivcheck.backends.cuda import asks_for_assert, checked, heard, samples, watched
 from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.case import BoundsCheck, Call, Case, Decay, Layout, OptimizerKind, Pooling, Rounding
@@ -158,12 +158,12 @@ class TorchrecTriton:
         from equivcheck.backends.torchrec_module import HOISTED, Tables
 
         before = Counter(self.system.launches)
-        with watched(self.device), torch.random.fork_rng(devices=[]):
+        with watched(self.device), torch.random.fork_rng(devices=[]), heard(problem.case) as asserted:
             torch.default_generator.manual_seed(problem.case.seed)
             tables = Tables(problem, self.system, self.device, self._options(problem))
             tables.load(problem.initial, 0)
             outcome = drive(problem, tables)
-        outcome = checked(outcome, self.device, by_design=asks_for_assert(problem.case))
+        outcome = checked(outcome, self.device, asserted)
         launched = self.system.launches - before
         paths = [path for kernel, path in _FORWARDS.items() if launched[kernel]]
         if tables.seen[HOISTED]:

@@ -39,7 +39,7 @@ class SliceResult(msgspec.Struct, tag_field="kind", tag="slice"):
 
 
 class ReplayResult(msgspec.Struct, tag_field="kind", tag="finding"):
-    """What a recorded finding's minimal case did: same, fixed or different."""
+    """What a recorded finding's minimal case did: same, fixed, different, or not applicable."""
 
     finding: str
     subject: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from equivcheck.findings import FAILURES, Finding, FindingError, explain
 from equivcheck.problem import materialise
 from equivcheck.verdict import Status, Verdict
 
-SAME, FIXED, DIFFERENT = "same", "fixed", "different"
+SAME, FIXED, DIFFERENT, NOT_APPLICABLE = "same", "fixed", "different", "not applicable"
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,15 @@ class RecordedFinding:
     item: pytest.Item
 
     def must_fail_as_recorded(self) -> None:
-        """Run the minimal case; red if it passes, or fails in another way."""
+        """Run the minimal case; red if it passes, or fails in another way; skipped where a variant does not take it."""
         verdict = self._verdict()
-        result, message = compare(self.finding, verdict)
+        worker, result, message = worker_of(self.item.config), NOT_APPLICABLE, verdict.reason
+        if verdict.status is not Status.UNSUPPORTED or not also_without_variants(self.finding, self.subject):
+            others = worker.findings_on(load_subject(self.subject))
+            result, message = compare(self.finding, verdict, others)
         self.item.stash[RESULT] = ReplayResult(self.finding.name, self.subject, result, message)
+        if result == NOT_APPLICABLE:
+            pytest.skip(f"{self.subject} does not take the minimal case of {self.finding.name}: {message}")
         if result != SAME:
             lines = [f"finding {self.finding.name} ({self.finding.title}) on {self.subject}: {message}"]
             lines += ["", show.python_source(self.finding.case), self.finding.case.to_json().decode(), ""]
@@ -73,14 +80,34 @@ def judged_by(finding: Finding, check: Check, here: Path) -> Verdict:
     return Verdict(Status.PASSED)
 
 
-def compare(finding: Finding, verdict: Verdict) -> tuple[str, str]:
-    """How the minimal case's verdict compares with the record: same, fixed or different, and a sentence."""
+def also_without_variants(finding: Finding, subject: str) -> bool:
+    """Whether `subject` is a variant of one that the finding concerns, too, and that has to show it."""
+    plain, plus, _ = subject.partition("+")
+    return bool(plus) and fnmatchcase(plain, finding.subject)
+
+
+def compare(finding: Finding, verdict: Verdict, others: Sequence[Finding] = ()) -> tuple[str, str]:
+    """How the minimal case's verdict compares with the record.
+
+    Parameters
+    ----------
+    others
+        The findings that concern the subject. A variant may have faults that the case meets beside this one.
+
+    Returns
+    -------
+    result
+        Same, fixed or different.
+    message
+        A sentence, but for same.
+    """
     if verdict.status in (Status.PASSED, Status.MISTRUSTED):
         return FIXED, "its minimal case passes: remove the finding, or narrow its versions"
     if verdict.status in FAILURES:
         problem = materialise(finding.case)
         if not finding.holds(problem):
             return DIFFERENT, "its minimal case does not have the traits that it names: correct the finding"
-        if explain([finding], problem, verdict)[0].status is Status.KNOWN:
+        explained, names = explain([finding, *(other for other in others if other != finding)], problem, verdict)
+        if explained.status is Status.KNOWN and finding.name in names:
             return SAME, ""
     return DIFFERENT, f"its minimal case is {verdict.status.value} in another way than recorded: look at it anew"

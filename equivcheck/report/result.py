@@ -32,7 +32,7 @@ def conclude(summary: Summary, exit_status: int, log: str) -> Conclusion:
     """
     judged = summary.total.judged
     on = ", ".join(summary.subjects)
-    changed = [replayed for replayed in summary.replayed if replayed.result != "same"]
+    changed = [replayed for replayed in summary.replayed if replayed.result not in ("same", "not applicable")]
     count = len(summary.failures) + len(changed) + len(summary.problems)
     if count:
         parts = [

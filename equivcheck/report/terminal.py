@@ -47,9 +47,12 @@ def parts(summary: Summary) -> Iterator[RenderableType]:
         if counts.unsupported:
             yield Text(f"refused: {_most(counts.unsupported)}")
         yield Text()
+    refused = [replayed for replayed in summary.replayed if replayed.result == "not applicable"]
     for replayed in summary.replayed:
-        if replayed.result != "same":
+        if replayed.result not in ("same", "not applicable"):
             yield Text(f"finding {replayed.finding} on {replayed.subject}: {replayed.message}")
+    if refused:
+        yield Text(f"findings whose minimal case a variant refuses: {len(refused)}")
     for told in summary.earlier:
         yield Text(f"an earlier run ended at a case ({told.status}), now saved: {told.replay}")
     if summary.collected is not None:
