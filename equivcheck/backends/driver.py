@@ -17,7 +17,18 @@ import torch
 from equivcheck.backends.layouts import Placed, place, to_numpy
 from equivcheck.case import Call
 from equivcheck.formats import AnyArray
-from equivcheck.outcome import SUPPORTED, Forward, Guard, Outcome, Raised, Support, Update, unsupported
+from equivcheck.outcome import (
+    SUPPORTED,
+    Breach,
+    Forward,
+    Guard,
+    Outcome,
+    Promise,
+    Raised,
+    Support,
+    Update,
+    unsupported,
+)
 from equivcheck.problem import Action, Batch, Problem, Snapshot, program
 
 
@@ -104,6 +115,7 @@ def drive(problem: Problem, system: System, paths: tuple[str, ...] = ()) -> Outc
         paths=paths,
         device=str(system.device),
         notes=run.notes,
+        breaches=tuple(run.breaches),
     )
 
 
@@ -113,6 +125,24 @@ def supports_call(call: Call, device: torch.device) -> Support:
         what = "non-default streams" if call is Call.SIDE_STREAM else "graph capture"
         return unsupported(f"{what} belong to CUDA; this subject runs on {device}")
     return SUPPORTED
+
+
+def elsewhere(name: str, tensor: torch.Tensor, device: torch.device) -> list[Breach]:
+    """A breach if a tensor did not come back on the device that its inputs were on."""
+    if tensor.device.type == device.type:
+        return []
+    return [Breach(Promise.FELL_BACK, name, f"it came back on {tensor.device}, and its inputs were on {device}")]
+
+
+def scattered(name: str, tensor: torch.Tensor) -> list[Breach]:
+    """A breach if an output did not come back contiguous, as the modules that this suite is about return it.
+
+    Not for gradients: autograd may give one the strides of the tensor that it belongs to.
+    """
+    if tensor.is_contiguous():
+        return []
+    detail = f"shape {tuple(tensor.shape)} came back with strides {tensor.stride()}, which is not contiguous"
+    return [Breach(Promise.STRIDES_CHANGED, name, detail)]
 
 
 @dataclass
@@ -126,6 +156,7 @@ class _Run:
     guards: list[Guard] = field(default_factory=list)
     raised: Raised | None = None
     notes: dict[str, str] = field(default_factory=dict)
+    breaches: list[Breach] = field(default_factory=list)
 
     @property
     def lost(self) -> bool:
@@ -157,6 +188,9 @@ class _Run:
                 call.capture(self.system, step)
             else:
                 call.pending = self.system.forward(call.inputs)
+            name = f"output of step {step}"
+            self.breaches += elsewhere(name, call.taken.output, self.system.device)
+            self.breaches += scattered(name, call.taken.output)
             output = to_numpy(call.taken.output)
             if case.call is Call.RATE_CHANGED:
                 self.system.set_learning_rate(2 * rate + 1)
@@ -167,7 +201,10 @@ class _Run:
         if case.call is Call.RESTORED:
             self.guards.extend(self.system.guards())
             self.system = self.system.restored()
-        gradient = None if call.weight_gradient is None else to_numpy(call.weight_gradient)
+        gradient: AnyArray | None = None
+        if call.weight_gradient is not None:
+            self.breaches += elsewhere(f"weight gradient of step {step}", call.weight_gradient, self.system.device)
+            gradient = to_numpy(call.weight_gradient)
         return Update(self.system.snapshot(), gradient)
 
     def _raised(self, position: int, error: Exception) -> Raised:

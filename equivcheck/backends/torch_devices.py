@@ -59,17 +59,30 @@ def synchronise(device: torch.device) -> None:
             wait()
 
 
+def require_package(name: str) -> None:
+    """Raise if the package that adds the device is not installed. Imports nothing.
+
+    Raises
+    ------
+    BackendUnavailable
+        With the package's name.
+    """
+    kind = name.partition(":")[0]
+    package = VENDORS.get(kind, "torch").partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise BackendUnavailable(
+            f"the device {kind!r} is added by the Python package {package}, which is not installed; install it as its "
+            "vendor says"
+        )
+
+
 def _import_vendor(kind: str) -> None:
     package = VENDORS.get(kind)
     if package is None or _known(kind):
         return
+    require_package(kind)
     try:
         importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise BackendUnavailable(
-            f"the device {kind!r} is added by the Python package {package}, which needs {error.name}, and that is not "
-            "installed; install it as its vendor says"
-        ) from error
     except Exception as error:  # a vendor's package may fail in any way where its driver or hardware is missing
         raise BackendUnavailable(f"{package}, which adds {kind!r}, raised {type(error).__name__}: {error}") from error
 

@@ -15,7 +15,7 @@ from equivcheck.arithmetic import Arithmetic, MeanDivision, Sequential, Store, S
 from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.handshake import handshake
 from equivcheck.backends.layouts import TORCH_DTYPES
-from equivcheck.backends.torch_devices import is_foreign, open_device
+from equivcheck.backends.torch_devices import is_foreign, open_device, require_package
 from equivcheck.backends.torch_inductor import Inductor, check_available
 from equivcheck.backends.torch_operators import evidence, parts
 from equivcheck.backends.torch_tables import Operations, Tables
@@ -50,6 +50,7 @@ class TorchEmbeddingBag:
             raise ValueError(f"variant {unknown[0]!r} is unknown; torch has inductor")
         self.asked = device or "cpu"
         if is_foreign(self.asked):
+            require_package(self.asked)
             evidence(self.asked)  # first of all, and in a process of its own: some devices serve one process at a time
         self.device = open_device(self.asked)
         self.inductor: Inductor | None = None
@@ -130,7 +131,8 @@ class TorchEmbeddingBag:
             return Outcome((), breaches=broken, paths=paths, device=str(self.device))
         with crossing() as crossed:
             outcome = drive(problem, Tables(problem, self.device, operations), paths=paths)
-        return replace(outcome, breaches=tuple(dict.fromkeys(crossed.breaches)), transfers=crossed.transfers())
+        breaches = tuple(dict.fromkeys((*crossed.breaches, *outcome.breaches)))
+        return replace(outcome, breaches=breaches, transfers=crossed.transfers())
 
     def _promises(self, case: Case) -> tuple[Breach, ...]:
         """The promises that the device breaks with the types of a case, or with the operators that it needs."""

@@ -82,12 +82,14 @@ class Inductor:
             numbers = Constants(*(torch.tensor(number, dtype=torch.float64) for number in c))
             return step(by, numbers, weights, gradient, states)  # type: ignore[no-any-return]
 
+        convert, keep = self._compile("narrow", narrow), self._compile("store", store)
         self.operations = Operations(
             rows=self._compile("rows", rows),
             bags=self._compile("bags", bags),
-            narrow=self._compile("narrow", narrow),
+            # Where nothing is rounded there is nothing to compile.
+            narrow=lambda values, dtype: values if values.dtype is dtype else convert(values, dtype),
             update=compiled_update,
-            store=self._compile("store", store),
+            store=lambda values, dtype, random: values if values.dtype is dtype else keep(values, dtype, random),
         )
 
     @property
