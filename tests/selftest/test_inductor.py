@@ -62,7 +62,7 @@ def test_generated_code_is_read() -> None:
 
 
 def test_what_ran_is_told_and_sizes_are_symbolic(subject: Subject) -> None:
-    """Other sizes compile nothing anew, where no two were equal and none was one; a size of one does, and is counted."""
+    """Other sizes compile nothing anew, where no two were equal and none was one. A size of one does, and counts."""
     first = runner.run(case((2, 3)), subject)
     assert first.verdict.status is Status.PASSED, first.verdict
     assert first.outcome is not None
