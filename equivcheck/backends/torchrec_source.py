@@ -28,7 +28,7 @@ _MAIN = "triton_table_batched_embeddings"
 _PACKAGES = ("torchrec", "torchrec.distributed")
 _FOR_AMD = "ads_mkl.ops.triton.amd.triton_table_batched_embeddings"
 """Imported by both files; it is not in TorchRec's public tree (as of 2026-08-22)."""
-_NAMES_FOR_AMD = (
+NAMES_FOR_AMD = (
     *("_expand_long_runs", "_nbit_TBE_forward_kernel_16bits", "_nbit_TBE_forward_kernel_32bits"),
     *("triton_tbe_forward_unweighted_kernel", "triton_tbe_forward_weighted_kernel"),
     *("triton_tbe_backward_short_run_unweighted", "triton_tbe_backward_short_run_weighted"),
@@ -126,7 +126,7 @@ def _stand_in_for_amd() -> None:
         sys.modules[stand_in.__name__] = stand_in
     last: Any = sys.modules[_FOR_AMD]
     last._FIXED_GRID = 0
-    for name in _NAMES_FOR_AMD:
+    for name in NAMES_FOR_AMD:
         setattr(last, name, None)
 
 

@@ -1,0 +1,125 @@
+"""Stand-alone scripts: every finding on a system that runs here has one that fails as it is recorded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equivcheck import findings
+from equivcheck.arithmetic import Arithmetic
+from equivcheck.backends.protocol import BackendUnavailable
+from equivcheck.case import Bag, Call, Case, CaseError, Feature, Layout, Lookup, Regime, Values
+from equivcheck.formats import DType
+from equivcheck.problem import materialise
+from equivcheck.runner import Subject
+from equivcheck.script import Evidence, _laid_out, literal, script
+from equivcheck.verdict import Discrepancy, Status, Symptom, Tensor, Verdict
+
+FOLDER = findings.built_in_folder()
+FILES = sorted(FOLDER.glob("*.json")) if FOLDER is not None else []
+LIMIT = 300
+
+
+def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=folder, timeout=LIMIT, check=False
+    )
+
+
+def shows(path: Path) -> bool:
+    """Whether the finding's subject runs here, and its sign is one of a single run."""
+    finding = findings.load_finding(path)
+    try:
+        Subject.load(finding.subject.rstrip("*").replace("*", "+"))
+    except BackendUnavailable:
+        return False
+    return not any(symptom.value == "statistic" for sign in finding.signs for symptom in sign.symptoms)
+
+
+@pytest.mark.parametrize("path", FILES[:: max(1, len(FILES) // 6)], ids=lambda path: path.stem)
+def test_a_findings_script_fails_today(path: Path, tmp_path: Path) -> None:
+    """A few of them: each takes seconds, for which torch is imported twice."""
+    if not shows(path):
+        pytest.skip("the system does not run here, or many runs show the fault")
+    made = command("-m", "equivcheck", "script", str(path), "--out", str(tmp_path / "s.py"), folder=Path.cwd())
+    assert made.returncode == 0, made.stderr
+    text = (tmp_path / "s.py").read_text()
+    assert "equivcheck" not in text
+    ran = command("s.py", folder=tmp_path)
+    assert ran.returncode != 0, ran.stdout
+    assert ran.returncode < 0 or "AssertionError" in ran.stderr, ran.stderr
+    assert "right" not in ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", ["fbgemm-cuda", "fbgemm-cuda+v2", "torchrec-triton", "torchrec-triton+small-tables"])
+def test_scripts_of_systems_on_a_gpu_compile(name: str) -> None:
+    case = Case(
+        features=(Feature(rows=3, dim=64, bags=(Bag((Lookup(1),)),)),),
+        weights=DType.FP16,
+        weight_values=Values(Regime.UNIFORM),
+    )
+    wrong = Verdict(Status.FAILED, (Discrepancy(Tensor.ROWS, Symptom.OUT_OF_BOUND, 1, "table 0, row 1, column 0"),))
+    text = script(Evidence("It is wrong.", name, materialise(case), wrong, Arithmetic(), None, {"torch": "2.11"}))
+    compile(text, "script.py", "exec")
+    assert text.startswith('"""It is wrong.')
+    assert "check(" in text
+
+
+def test_what_has_no_script_is_said() -> None:
+    problem = materialise(Case(call=Call.GRAPH))
+    verdict = Verdict(Status.CRASHED)
+    with pytest.raises(CaseError, match="captured CUDA graph"):
+        script(Evidence("", "fbgemm-cuda", problem, verdict, Arithmetic(), None, {}))
+    with pytest.raises(CaseError, match="triton has no stand-alone script"):
+        script(Evidence("", "triton", materialise(Case()), verdict, Arithmetic(), None, {}))
+    with pytest.raises(CaseError, match="nothing for a script to show"):
+        script(Evidence("", "fbgemm-cpu", materialise(Case()), Verdict(Status.PASSED), Arithmetic(), None, {}))
+
+
+def evaluated(text: str) -> object:
+    import base64
+    import zlib
+    from math import inf, nan
+
+    import torch
+
+    def unpack(data: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        raw = bytearray(zlib.decompress(base64.b64decode(data)))
+        return torch.frombuffer(raw, dtype=dtype).reshape(shape).clone()
+
+    return eval(text, {"torch": torch, "inf": inf, "nan": nan, "unpack": unpack, "device": "cpu"})
+
+
+@pytest.mark.parametrize("dtype", [DType.FP32, DType.FP16, DType.BF16])
+@pytest.mark.parametrize("shape", [(0, 4), (1, 1), (3, 5), (40, 20)])
+def test_literals_are_exact(dtype: DType, shape: tuple[int, int]) -> None:
+    from equivcheck.backends.layouts import to_numpy
+
+    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32).astype(dtype.numpy)
+    if values.size > 3:
+        values[0, 0], values[-1, -1], values[-1, 0] = np.nan, np.inf, -0.0
+    for array in (values, np.full_like(values, 0.1)):
+        found = to_numpy(evaluated(literal(array)))  # type: ignore[arg-type]
+        assert (found.dtype, found.shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found.astype(float), array.astype(float))
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("shape", [(5,), (3, 4)])
+def test_layouts_hold_the_same_values(layout: Layout, shape: tuple[int, ...]) -> None:
+    import torch
+
+    if layout is Layout.TRANSPOSED and len(shape) == 1:
+        return
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    if layout is Layout.EXPANDED:
+        array[...] = 3
+    found = evaluated(_laid_out(literal(array), array, layout))
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_array_equal(found.numpy(), array)
+    dense = layout is Layout.CONTIGUOUS or layout is Layout.MISALIGNED or (layout is Layout.SLICE and len(shape) == 1)
+    assert found.is_contiguous() == dense
