@@ -20,7 +20,7 @@ from functools import lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from equivcheck import runner
 from equivcheck.case import Case
@@ -33,14 +33,16 @@ _START_LIMIT = 120.0
 
 _OUTPUT_LINES = 16
 
+Answer = TypeVar("Answer")
+
 
 def judge(case: Case, subject: str, folder: Path | None, time_limit: float) -> Verdict:
     """The verdict on `case`; CRASHED or TIMEOUT, with what the process printed, where it ended otherwise."""
     return call(_judge, (case.to_json(), subject, folder, time_limit), time_limit)
 
 
-def call(function: Callable[..., Verdict], arguments: tuple[Any, ...], time_limit: float) -> Verdict:
-    """Call a function of a module in a process of its own, and return what it returns.
+def call(function: Callable[..., Answer], arguments: tuple[Any, ...], time_limit: float) -> Answer | Verdict:
+    """Call a function of a module in a process of its own, and return what it returns, or how the process ended.
 
     `function` limits the time of a case by `limited(time_limit)`; the process as a whole gets two minutes more.
     """
@@ -49,17 +51,17 @@ def call(function: Callable[..., Verdict], arguments: tuple[Any, ...], time_limi
         process = _context().Process(target=_serve, args=(function, arguments, sending, output.name))
         process.start()
         sending.close()
-        verdict: Verdict | None = None
+        answer: Answer | None = None
         # A closed pipe wakes the caller too: then there is no verdict, and the process has ended or is ending.
         late = not receiving.poll(time_limit + _START_LIMIT)
         if late:
             process.kill()
         else:
             with contextlib.suppress(EOFError):
-                verdict = receiving.recv()
+                answer = receiving.recv()
         process.join()
-        if verdict is not None:
-            return verdict
+        if answer is not None:
+            return answer
         printed = first_lines(Path(output.name).read_bytes())
         if late or "Timeout (" in printed:
             return Verdict(Status.TIMEOUT, reason=f"the case took longer than {time_limit:g} s\n{printed}".rstrip())
@@ -95,17 +97,17 @@ def _judge(case: bytes, subject: str, folder: Path | None, time_limit: float) ->
     return runner.run(Case.from_json(case), loaded, folder=folder, watch=lambda _: limited(time_limit)).verdict
 
 
-def _serve(function: Callable[..., Verdict], arguments: tuple[Any, ...], sending: Connection, output: str) -> None:
+def _serve(function: Callable[..., object], arguments: tuple[Any, ...], sending: Connection, output: str) -> None:
     """Run in the new process. Its output goes to a file, from which the caller quotes if the process ends early."""
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     faulthandler.enable(2)
     try:
-        verdict = function(*arguments)
+        answer = function(*arguments)
     except Exception:  # not of a kernel, which is answered before: the subject could not be built, say
-        verdict = Verdict(Status.ERROR, reason=traceback.format_exc(limit=-12))
-    sending.send(verdict)
+        answer = Verdict(Status.ERROR, reason=traceback.format_exc(limit=-12))
+    sending.send(answer)
     sending.close()
     # Not an ordinary exit: a heap that the kernel damaged is noticed, if at all, while the process takes it apart.
     os._exit(0)

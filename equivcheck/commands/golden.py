@@ -61,10 +61,10 @@ def record(
     """Run the curated cases on a subject and keep what it gives."""
     from equivcheck import recordings
     from equivcheck.runner import Subject
-    from equivcheck.verification import record as run_all
+    from equivcheck.surviving import record_surviving
 
     loaded = Subject.load(subject)
-    records, refused = run_all(_read(cases), loaded, _findings())
+    records, refused = record_surviving(_read(cases), subject, _findings())
     folder = out or _GOLDEN / "recordings" / subject
     recordings.write(folder, _provenance(subject, dict(loaded.versions)), records)
     size = sum(path.stat().st_size for path in folder.iterdir())

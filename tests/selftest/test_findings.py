@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from equivcheck.case import Bag, Case, Feature, Lookup
-from equivcheck.findings import Finding, FindingError, explain, load_finding, load_findings
+from equivcheck.engine.replays import DIFFERENT, SAME, also_without_variants, compare
+from equivcheck.findings import Finding, FindingError, Sign, explain, load_finding, load_findings
 from equivcheck.problem import Problem, materialise
 from equivcheck.verdict import Discrepancy, Status, Symptom, Tensor, Verdict
 
@@ -221,3 +223,26 @@ def test_a_finding_concerns_nobody_else(finding: Finding, problem: Problem) -> N
     other = replace(FAILED, discrepancies=(ROWS,))
     assert explain([], problem, other) == (other, ())
     assert explain([finding], problem, other)[0].status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "expected"),
+    [
+        ("kernels*", "kernels+fast", True),
+        ("kernels*", "kernels", False),  # the plain subject has to show it
+        ("kernels*fast*", "kernels+fast", False),  # so has the only one that it concerns
+    ],
+)
+def test_only_a_variant_of_what_else_shows_it_may_refuse(
+    finding: Finding, pattern: str, subject: str, expected: bool
+) -> None:
+    concerned = msgspec.structs.replace(finding, subject=pattern)
+    assert also_without_variants(concerned, subject) is expected
+
+
+def test_a_replay_may_meet_another_finding_beside_its_own(finding: Finding) -> None:
+    both = Verdict(Status.FAILED, (OUTPUT, ROWS))
+    other = msgspec.structs.replace(finding, name="other", signs=(Sign(Tensor.ROWS, (Symptom.NOT_EXACT,)),))
+    assert compare(finding, both)[0] == DIFFERENT
+    assert compare(finding, both, [finding, other]) == (SAME, "")
+    assert compare(finding, Verdict(Status.FAILED, (ROWS,)), [finding, other])[0] == DIFFERENT, "its own must show"

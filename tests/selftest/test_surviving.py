@@ -1,0 +1,89 @@
+"""A case that ends its process takes no other case's result with it, and a device assert is told by its kernel."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from equivcheck.backends import cuda
+from equivcheck.case import BadIndex, Bag, BoundsCheck, Case, Feature, IndexFault, Lookup
+from equivcheck.outcome import Outcome, Raised
+from equivcheck.surviving import record_surviving
+
+KERNELS = Path(__file__).parent / "kernels.py"
+
+
+def bag_of(length: int) -> Case:
+    return Case(features=(Feature(rows=2, dim=4, bags=(Bag((Lookup(0, length),)),)),))
+
+
+def test_the_other_cases_are_recorded() -> None:
+    lengths = (1, 2, 3, 4, 5)
+    records, refused = record_surviving(map(bag_of, lengths), f"{KERNELS}:Crashes")
+    assert [record.case for record in records] == [bag_of(length) for length in lengths if length != 3]
+    assert refused == {"the process was ended by SIGSEGV": 1}
+
+
+FATAL = Case(
+    features=(Feature(rows=2, dim=4, bags=(Bag((Lookup(),)),)),),
+    bounds_check=BoundsCheck.FATAL,
+    bad_indices=(BadIndex(IndexFault.ROWS),),
+)
+ASSERTION = '/fbgemm/check.cu:60: {}: block: [0,0,0], thread: [12,1,0] Assertion `a >= 0 && "not negative"` failed.\n'
+LOST = Outcome((), raised=Raised(0, "AcceleratorError", "CUDA error: device-side assert triggered", after=None))
+
+
+def hear(*kernels: str, case: Case = FATAL) -> list[str]:
+    with cuda.heard(case) as asserted:
+        for kernel in kernels:
+            os.write(2, ASSERTION.format(kernel).encode())
+    return asserted
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, outcome: Outcome, asserted: list[str]) -> Outcome | str:
+    """What comes of an outcome where the context is lost: itself, or the reason why the process would end."""
+    reasons: list[str] = []
+    monkeypatch.setattr(cuda, "lost", lambda device: True)
+    monkeypatch.setattr(cuda, "end_process", reasons.append)
+    found = cuda.checked(outcome, torch.device("cpu"), asserted)
+    return reasons[0] if reasons else found
+
+
+def test_an_assert_of_the_bounds_check_is_a_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    asserted = hear("bounds_check_indices_kernel_v1", "bounds_check_indices_kernel_v1")
+    assert asserted == ["bounds_check_indices_kernel_v1"] * 2
+    assert judged(monkeypatch, LOST, asserted) is LOST
+
+
+@pytest.mark.parametrize("kernels", [(), ("grad_indice_weights",), ("bounds_check_indices_kernel_v1", "another")])
+def test_another_assert_is_none(monkeypatch: pytest.MonkeyPatch, kernels: tuple[str, ...]) -> None:
+    assert "device-side assert" in str(judged(monkeypatch, LOST, hear(*kernels)))
+
+
+def test_an_illegal_access_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LOST.raised is not None
+    illegal = replace(LOST, raised=replace(LOST.raised, message="CUDA error: an illegal memory access was encountered"))
+    assert "illegal" in str(judged(monkeypatch, illegal, hear("bounds_check_indices_kernel_v1")))
+
+
+def test_nothing_is_heard_where_no_assert_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    assert not hear("bounds_check_indices_kernel_v1", case=bag_of(1))
+    assert "bounds_check_indices_kernel_v1" in capfd.readouterr().err
+
+
+def test_what_is_heard_is_printed_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    hear("bounds_check_indices_kernel_v1")
+    assert "bounds_check_indices_kernel_v1" in capfd.readouterr().err
+
+
+def test_fatal_lookups_into_a_table_without_rows_ask_for_an_assert() -> None:
+    without = Case(
+        features=(Feature(rows=2, dim=4), Feature(rows=0, dim=4, bags=(Bag((Lookup(),)),))),
+        bounds_check=BoundsCheck.FATAL,
+    )
+    assert cuda.asks_for_assert(without)
+    assert not cuda.asks_for_assert(bag_of(1))
