@@ -126,7 +126,8 @@ def _rowwise_adagrad(
         case Decay.NONE:
             updated = ops.exact_add(point(rows), negated(step))
         case Decay.L2:
-            updated = _decayed(ops, rows, ops.scale(multiplier, decay), multiplier, decay, step)
+            share = _step(ops, decay, multiplier, denominator, hyper.learning_rate)
+            updated = _decayed(ops, rows, share, multiplier, decay, step)
             whole = _step(ops, decayed, multiplier, denominator, hyper.learning_rate)
             updated = hull(updated, ops.exact_add(point(rows), negated(whole)))  # w - mult (G + wd w)
         case Decay.DECOUPLED:
@@ -206,11 +207,12 @@ def _adam(
         square = ops.square(gradient)
         lost_row = lost1
     second = ops.scale(square, rest2)
-    # ((1-b2) G) G underflows otherwise than (1-b2) (G G).
-    largest = np.maximum(np.abs(gradient.low), np.abs(gradient.high))
     if rowwise:
-        largest = largest.max(axis=1, keepdims=True, initial=0.0)
-    second = positive(_blurred(second, ops.tiny * np.where(np.isfinite(largest), largest, 0.0)))
+        largest = np.maximum(np.abs(gradient.low), np.abs(gradient.high)).max(axis=1, keepdims=True, initial=0.0)
+        # (1-b2) may meet each G before they are summed, and underflow there.
+        second = positive(_blurred(second, ops.tiny * np.where(np.isfinite(largest), largest, 0.0)))
+    else:  # ((1-b2) G) G rounds twice, even where G G is exact
+        second = hull(second, positive(ops.multiply(ops.scale(gradient, rest2), gradient)))
     before2, new2 = (positive(x) for x in _averaged(ops, moment2, optimizer.beta2, rest2, square, second))
     overflow = ops.overflow.any(axis=1, keepdims=True) if rowwise else ops.overflow
     lost2 = lost_row | overflow | _may_overflow(new2) | np.isinf(moment2)
@@ -224,6 +226,9 @@ def _adam(
     direction = ops.divide(unbiased, denominator)
     rate, given = point(hyper.learning_rate), point(rows)
     step = ops.scale(direction, rate)
+    if (direction.low == direction.high).any():  # the other forms round where this one happens to be exact
+        step = hull(step, ops.scale(unbiased, ops.divide(rate, denominator)))
+        step = hull(step, ops.divide(ops.scale(new1, ops.divide(rate, correction1)), denominator))
     # lr/c m / d, (lr m/c) / d, (lr/d) m/c and (m/d) lr/c underflow, and overflow, elsewhere.
     with np.errstate(divide="ignore", invalid="ignore"):
         least, size = np.maximum(denominator.low, _ETA), np.maximum(np.abs(unbiased.low), np.abs(unbiased.high))
@@ -299,6 +304,10 @@ def _step(
 ) -> Interval:
     """(lr / d) G, which is also (lr G) / d and lr (G / d): they differ in where they underflow."""
     step = ops.scale(gradient, multiplier)
+    if (multiplier.low == multiplier.high).any():  # the other forms round where lr/d happens to be exact: lr (G/7)
+        factor = point(rate)
+        step = hull(step, ops.divide(ops.scale(gradient, factor), denominator))
+        step = hull(step, ops.scale(ops.divide(gradient, denominator), factor))
     largest = np.maximum(np.abs(gradient.low), np.abs(gradient.high))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         quotient, product = largest / denominator.low, rate * largest

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from equivcheck.problem import Problem, materialise
 from equivcheck.verdict import Status, Tensor
 from strategies import Menu, choices, random_case
 from tests.selftest.simulated.kernel import Kernel, MeanForm, Style
+from tests.selftest.simulated.steps import CorrectionForm, Forms, SquareForm, StepForm
 from tests.selftest.simulated.styles import SMALL, random_case_for, random_style, scrambled
 from tests.selftest.simulated.sums import Order
 
@@ -285,3 +287,48 @@ def test_kernels_of_one_problem_differ() -> None:
         seen.add(update.after.tables[0].tobytes())
     assert len(seen) > 6
     assert isinstance(expect(problem, Arithmetic()).calls[0], ForwardExpectation)
+
+
+# One form may be exact where another rounds.
+def one_row(optimizer: Optimizer, gradient: list[float], moment: list[float]) -> Problem:
+    """One row of ones, its gradient, and its second moment (Adagrad: its sum)."""
+    count = len(gradient)
+    problem = materialise(
+        Case(
+            features=(Feature(rows=1, dim=count, bags=(Bag((Lookup(0),)),)),),
+            optimizer=optimizer,
+            weight_values=Values(Regime.ZEROS),
+        )
+    )
+    state = np.asarray([moment], np.float32)
+    changed = {"momentum2" if optimizer.is_adam else "momentum1": (state,)}
+    initial = replace(problem.initial, **changed)
+    batch = replace(problem.batches[0], grad_output=np.asarray([gradient], np.float32))
+    return replace(problem, initial=initial, batches=(batch,))
+
+
+PARTS = [part / 128 for part in range(1, 256)]
+BY_CHANCE = {
+    "lr / d = 7 / 7, but lr (G / 7)": one_row(
+        Optimizer(OptimizerKind.ADAGRAD, 7.0), PARTS, [49 - g * g for g in PARTS]
+    ),
+    "m / d = 1, but (lr / d) m": one_row(Optimizer(OptimizerKind.ADAM, beta1=0.0, beta2=0.0), PARTS, [0.0] * 255),
+    "G G is exact, but not (1-b) G": one_row(
+        Optimizer(OptimizerKind.ADAM, beta2=float(np.float32(0.3))), PARTS, [2.0] * 255
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_CHANCE)
+def test_forms_that_are_exact_by_chance(name: str) -> None:
+    problem = BY_CHANCE[name]
+    states = set()
+    for step, square, correction in product(StepForm, SquareForm, CorrectionForm):
+        kernel = Kernel(Style(forms=Forms(step=step, square=square, correction=correction)))
+        outcome = kernel.run(problem)
+        assert judge(problem, kernel.arithmetic(problem.case), outcome).status is not Status.FAILED
+        update = outcome.results[1]
+        assert isinstance(update, Update)
+        arrays = (*update.after.tables, *update.after.momentum1, *update.after.momentum2)
+        states.add(b"".join(array.tobytes() for array in arrays))
+    assert len(states) > 1
