@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from equivcheck.backends.handshake import handshake
 from equivcheck.backends.layouts import TORCH_DTYPES
 from equivcheck.backends.protocol import BackendUnavailable
-from equivcheck.backends.torch_devices import open_device
+from equivcheck.backends.torch_devices import is_foreign, open_device
 from equivcheck.backends.torch_lookup import bags, rows
 from equivcheck.backends.torch_operators import (
     Evidence,
@@ -53,7 +53,7 @@ def probe(device: torch.device, needed: Iterable[Part]) -> dict[str, tuple[Obser
 
     An operator that is handed other numbers than were sent may refuse them, which says nothing about it.
     """
-    if any(handshake(device, dtype) for dtype in (torch.int64, torch.float32)):
+    if is_foreign(device) and any(handshake(device, dtype) for dtype in (torch.int64, torch.float32)):
         return {}
     watch = _Watch(device)
     found = {}
