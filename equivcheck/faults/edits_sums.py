@@ -1,0 +1,666 @@
+"""Source edits of the Triton TBE that change what is summed: forward, runs, weight gradients, small tables."""
+
+from __future__ import annotations
+
+from equivcheck.faults.fault import Edit, Fault, Kind, Reach, Subtlety
+
+_FBGEMM = "https://github.com/pytorch/FBGEMM"
+_TORCHREC = "https://github.com/meta-pytorch/torchrec"
+_GROSS, _EDGE, _FEW, _BITS = Subtlety.GROSS, Subtlety.EDGE, Subtlety.FEW, Subtlety.BITS
+_COMPILED_ONLY = "The interpreter computes the edited text as exactly as the clean one: "
+
+
+def _forward(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("forward.py", old, new),)
+
+
+def _backward(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("backward.py", old, new),)
+
+
+def _transpose(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("transpose.py", old, new),)
+
+
+def _weight_gradient(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("weight_gradient.py", old, new),)
+
+
+def _small(old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit("small_tables.py", old, new),)
+
+
+FORWARD: tuple[Fault, ...] = (
+    Fault(
+        "tail-of-tile-lost",
+        Kind.LOOKUPS,
+        "A bag longer than a tile of lookups loses what is left behind the last full tile.",
+        _EDGE,
+        _forward(
+            "for first in range(0, longest, LOOKUPS):",
+            "for first in range(0, tl.maximum(longest // LOOKUPS * LOOKUPS, tl.minimum(longest, LOOKUPS)), LOOKUPS):",
+        ),
+    ),
+    Fault(
+        "lookup-33-lost",
+        Kind.LOOKUPS,
+        "Lookup number 33 of a bag is not added: a warp's edge.",
+        _EDGE,
+        _forward(
+            "mask=lookup < end[:, None], other=-1)",
+            "mask=(lookup < end[:, None]) & (lookup - begin[:, None] != 32), other=-1)",
+        ),
+    ),
+    Fault(
+        "bag-end-included",
+        Kind.LOOKUPS,
+        "A bag takes the first lookup of the next.",
+        _GROSS,
+        _forward("mask=lookup < end[:, None], other=-1)", "mask=lookup <= end[:, None], other=-1)"),
+    ),
+    Fault(
+        "row-zero-not-read",
+        Kind.LOOKUPS,
+        "Lookups of row 0 add nothing.",
+        _EDGE,
+        _forward("named = (row >= 0) & (row < rows[:, None])", "named = (row > 0) & (row < rows[:, None])"),
+    ),
+    Fault(
+        "last-row-not-read",
+        Kind.LOOKUPS,
+        "Lookups of a table's last row add nothing.",
+        _EDGE,
+        _forward("named = (row >= 0) & (row < rows[:, None])", "named = (row >= 0) & (row < rows[:, None] - 1)"),
+    ),
+    Fault(
+        "bags-of-last-tile-lost",
+        Kind.UNWRITTEN,
+        "Bags behind the last full tile of bags are not written.",
+        _EDGE,
+        _forward("(triton.cdiv(len(bags), tile.rows), triton", "(max(1, len(bags) // tile.rows), triton"),
+    ),
+    Fault(
+        "columns-by-the-first-feature",
+        Kind.WIDTH,
+        "The grid covers the first feature's columns; what other features have beyond is not written.",
+        _EDGE,
+        _forward("triton.cdiv(max(features.widths), tile.columns))", "triton.cdiv(features.widths[0], tile.columns))"),
+    ),
+    Fault(
+        "width-one-lost",
+        Kind.WIDTH,
+        "Tables of one column are taken for tables without columns.",
+        _EDGE,
+        _forward("tl.where(tl.min(column, axis=0) < dim,", "tl.where(tl.min(column, axis=0) + 1 < dim,"),
+    ),
+    Fault(
+        "vector-tail-not-read",
+        Kind.WIDTH,
+        "Columns beyond the last multiple of four are read as zero.",
+        _EDGE,
+        _forward(
+            "inside = (column[None, :] < dim[:, None])[:, None, :]",
+            "inside = (column[None, :] < dim[:, None] // 4 * 4)[:, None, :]",
+        ),
+    ),
+    Fault(
+        "output-one-column-too-wide",
+        Kind.WIDTH,
+        "A bag writes one column more than its feature has.",
+        _EDGE,
+        _forward("stored, mask=column[None, :] < dim[:, None])", "stored, mask=column[None, :] <= dim[:, None])"),
+    ),
+    Fault(
+        "empty-bag-not-written",
+        Kind.UNWRITTEN,
+        "Sums of zero are not stored: an empty bag keeps what was there.",
+        _EDGE,
+        _forward(
+            "stored, mask=column[None, :] < dim[:, None])",
+            "stored, mask=(column[None, :] < dim[:, None]) & (total != 0.0))",
+        ),
+        report="https://github.com/pytorch/pytorch/issues/4169",
+    ),
+    Fault(
+        "weights-one-ahead",
+        Kind.PAIRING,
+        "Per-sample weights are read one lookup too late.",
+        _GROSS,
+        _forward(
+            "tl.load(per_sample_weights + lookup, mask=named",
+            "tl.load(per_sample_weights + lookup + 1, mask=named & (lookup + 1 < end[:, None])",
+        ),
+    ),
+    Fault(
+        "weights-not-advanced",
+        Kind.PAIRING,
+        "A bag's second tile takes the weights of its first: the pointer does not move.",
+        _EDGE,
+        _forward("tl.load(per_sample_weights + lookup, mask=named", "tl.load(per_sample_weights + leading, mask=named"),
+        report=f"{_FBGEMM}/pull/4199",
+    ),
+    Fault(
+        "zero-weights-taken-for-none",
+        Kind.PAIRING,
+        "Lookups with a weight of zero take the weight one.",
+        _FEW,
+        _forward(
+            "terms = terms * weight[:, :, None]",
+            "terms = terms * tl.where(named & (weight == 0.0), 1.0, weight)[:, :, None]",
+        ),
+    ),
+    Fault(
+        "terms-in-fp16",
+        Kind.ACCUMULATOR,
+        "Weighted rows are rounded to fp16 before they are added.",
+        _BITS,
+        _forward(
+            "total += tl.sum(terms.to(ACCUMULATION), axis=1)",
+            "total += tl.sum(terms.to(tl.float16).to(ACCUMULATION), axis=1)",
+        ),
+    ),
+    Fault(
+        "sum-in-fp16-between-tiles",
+        Kind.ACCUMULATOR,
+        "The accumulator is fp16 between tiles of lookups.",
+        _BITS,
+        _forward(
+            "total += tl.sum(terms.to(ACCUMULATION), axis=1)",
+            "total = (total + tl.sum(terms.to(ACCUMULATION), axis=1)).to(tl.float16).to(ACCUMULATION)",
+        ),
+    ),
+    Fault(
+        "sum-loses-ten-bits",
+        Kind.ACCUMULATOR,
+        "The sum of a tile keeps 14 of its 24 bits.",
+        _BITS,
+        _forward(
+            "total += tl.sum(terms.to(ACCUMULATION), axis=1)",
+            "part = tl.sum(terms.to(ACCUMULATION), axis=1)\n"
+            "        if ACCUMULATION == tl.float32:\n"
+            "            part = (part.to(tl.uint32, bitcast=True) & 0xFFFFFC00).to(tl.float32, bitcast=True)\n"
+            "        total += part",
+        ),
+    ),
+    Fault(
+        "fp64-sums-in-fp32",
+        Kind.ACCUMULATOR,
+        "Outputs for which fp64 is asked are summed in fp32.",
+        _BITS,
+        (
+            Edit(
+                "module.py",
+                "accumulation=module.accumulation,\n            tile=tile(",
+                "accumulation=torch.float32,\n            tile=tile(",
+            ),
+        ),
+    ),
+    Fault(
+        "mean-ignored",
+        Kind.MEAN,
+        "MEAN gives the sum.",
+        _GROSS,
+        _forward("total = (total.to(WORK) * reciprocal(end - begin, WORK)[:, None]).to(ACCUMULATION)", "total = total"),
+    ),
+    Fault(
+        "mean-length-in-a-byte",
+        Kind.MEAN,
+        "MEAN divides by at most 255.",
+        _EDGE,
+        _forward("reciprocal(end - begin, WORK)", "reciprocal(tl.minimum(end - begin, 255), WORK)"),
+    ),
+    Fault(
+        "mean-padded-to-vectors",
+        Kind.MEAN,
+        "MEAN divides by a length rounded up to an even number, from 3 on.",
+        _FEW,
+        _forward(
+            "reciprocal(end - begin, WORK)",
+            "reciprocal(tl.where(end - begin > 2, (end - begin + 1) // 2 * 2, end - begin), WORK)",
+        ),
+    ),
+    Fault(
+        "mean-of-approximate-reciprocal",
+        Kind.HARDWARE,
+        "1 / length is good to 2^-21 only.",
+        _BITS,
+        _forward(
+            "reciprocal(end - begin, WORK)[:, None]",
+            "reciprocal(end - begin, WORK)[:, None] * (1.0 + 4.76837158203125e-07)",
+        ),
+    ),
+    Fault(
+        "offsets-of-15-bits",
+        Kind.OFFSETS,
+        "The number of an element is cut to 15 bits, as 2^31 elements do to 32.",
+        _EDGE,
+        _forward(
+            "start = tl.multiple_of(table[:, None] + row * dim[:, None], (VECTOR, VECTOR))",
+            "start = (table[:, None] + row * dim[:, None]) & 0x7FFF",
+        ),
+        report=f"{_FBGEMM}/pull/1186",
+    ),
+    Fault(
+        "offsets-of-32-bits",
+        Kind.OFFSETS,
+        "The number of an element has 32 bits.",
+        _EDGE,
+        _forward(
+            "start = tl.multiple_of(table[:, None] + row * dim[:, None], (VECTOR, VECTOR))",
+            "start = (table[:, None] + row * dim[:, None]).to(tl.int32).to(tl.int64)",
+        ),
+        reach=Reach.LARGE,
+        report=f"{_FBGEMM}/pull/1186",
+        proof="Tables of fewer than 2^31 elements give the same bits: conversion to 32 bits changes no number of "
+        "theirs. The default profile's tables have 2^16.",
+    ),
+    Fault(
+        "pairs-in-fp16",
+        Kind.ACCUMULATOR,
+        "tl.sum adds fp16 rows in fp16.",
+        _BITS,
+        _forward(
+            "total += tl.sum(terms.to(ACCUMULATION), axis=1)",
+            "if weights.dtype.element_ty == tl.float16 and per_sample_weights is None:\n"
+            "            total += tl.sum(terms.to(tl.float16), axis=1).to(ACCUMULATION)\n"
+            "        else:\n"
+            "            total += tl.sum(terms.to(ACCUMULATION), axis=1)",
+        ),
+        reach=Reach.GPU,
+        proof=_COMPILED_ONLY + "its tl.sum of fp16 adds in a wider type, and unweighted fp16 rows are fp16 anyway. "
+        "One rounding to fp16 is left at the end of a tile.",
+    ),
+)
+
+RUNS: tuple[Fault, ...] = (
+    Fault(
+        "run-of-255-lost",
+        Kind.RUNS,
+        "The short path takes runs below 255, the long one runs from 256.",
+        _EDGE,
+        _backward("live = live & (last - first < LONG_RUN)", "live = live & (last - first < LONG_RUN - 1)"),
+    ),
+    Fault(
+        "run-of-256-twice",
+        Kind.RUNS,
+        "A run of 256 is updated by both paths.",
+        _EDGE,
+        _backward("live = live & (last - first < LONG_RUN)", "live = live & (last - first <= LONG_RUN)"),
+    ),
+    Fault(
+        "run-of-256-never",
+        Kind.RUNS,
+        "The long path takes runs above 256, the short one runs below.",
+        _EDGE,
+        _transpose("is_long = lengths >= LONG_RUN", "is_long = lengths > LONG_RUN"),
+    ),
+    Fault(
+        "chunk-loses-its-last",
+        Kind.RUNS,
+        "A full chunk of a long run loses its last lookup.",
+        _EDGE,
+        _backward("last = tl.minimum(first + CHUNK, end)", "last = tl.minimum(first + CHUNK - 1, end)"),
+    ),
+    Fault(
+        "first-chunk-alone",
+        Kind.RUNS,
+        "Of a long run's chunks only the first is applied.",
+        _EDGE,
+        _backward("mask=(chunk < last[:, None])[:, :, None]", "mask=(chunk < first[:, None] + 1)[:, :, None]"),
+    ),
+    Fault(
+        "chunk-of-the-next-run",
+        Kind.RUNS,
+        "A long run takes the first chunk of the next, too.",
+        _EDGE,
+        _backward("mask=(chunk < last[:, None])[:, :, None]", "mask=(chunk <= last[:, None])[:, :, None]"),
+    ),
+    Fault(
+        "run-lookup-33-lost",
+        Kind.RUNS,
+        "Lookup number 33 of a run is not added.",
+        _EDGE,
+        _backward(
+            "live = position < last[:, None]", "live = (position < last[:, None]) & (position - first[:, None] != 32)"
+        ),
+    ),
+    Fault(
+        "update-per-lookup",
+        Kind.RUNS,
+        "Every lookup is a run of its own; all update from the same old row.",
+        _FEW,
+        _transpose("starts_run[1:] &= rows[1:] != rows[:-1]", "starts_run[1:] &= rows[1:] >= rows[:-1]"),
+        report=f"{_FBGEMM}/pull/586",
+    ),
+    Fault(
+        "run-cut-after-eight",
+        Kind.RUNS,
+        "Lookups of a run from the ninth on are runs of their own.",
+        _EDGE,
+        _transpose(
+            "starts_run[1:] &= rows[1:] != rows[:-1]",
+            "starts_run[8:] &= (rows[8:] != rows[7:-1]) | (rows[8:] == rows[:-8])\n"
+            "    starts_run[1:8] &= rows[1:8] != rows[:-1][:7]",
+        ),
+    ),
+    Fault(
+        "last-row-not-updated",
+        Kind.RUNS,
+        "A table's last row is never updated.",
+        _EDGE,
+        _transpose("named = (row >= 0) & (row < rows)", "named = (row >= 0) & (row < rows - 1)"),
+    ),
+    Fault(
+        "row-zero-not-updated",
+        Kind.RUNS,
+        "Row 0 is never updated.",
+        _EDGE,
+        _transpose("named = (row >= 0) & (row < rows)", "named = (row > 0) & (row < rows)"),
+    ),
+    Fault(
+        "pruned-updates-the-row-before",
+        Kind.BOUNDS,
+        "Index -1 is a row of the buffer: the one before the table.",
+        _EDGE,
+        _transpose("named = (row >= 0) & (row < rows)", "named = (row >= -1) & (row < rows)"),
+        report=f"{_TORCHREC}/pull/3727",
+    ),
+    Fault(
+        "tables-share-runs",
+        Kind.SHARING,
+        "Rows are not numbered through all tables: equal rows of two tables make one run.",
+        _EDGE,
+        _transpose(
+            "tl.load(features.row_base + feature, mask=owned, other=0) + row, end)",
+            "tl.load(features.row_base, mask=owned, other=0) + row, end)",
+        ),
+    ),
+    Fault(
+        "keys-of-12-bits",
+        Kind.OFFSETS,
+        "Numbers of rows are cut to 12 bits before they are sorted.",
+        _EDGE,
+        _transpose(
+            "tl.store(keys + lookup, number.to(keys.dtype.element_ty), mask=live)",
+            "tl.store(keys + lookup, tl.where(number < end, number & 0xFFF, number).to(keys.dtype.element_ty),"
+            " mask=live)",
+        ),
+    ),
+    Fault(
+        "weights-not-permuted",
+        Kind.PAIRING,
+        "Row gradients take the weights in the order of the sort, unpermuted.",
+        _FEW,
+        _backward(
+            "tl.load(gradients.per_sample_weights + lookup, mask=live",
+            "tl.load(gradients.per_sample_weights + position, mask=live",
+        ),
+        report=f"{_FBGEMM}/pull/753",
+    ),
+    Fault(
+        "weights-left-out-of-gradient",
+        Kind.PAIRING,
+        "Row gradients are summed without the weights.",
+        _GROSS,
+        _backward("terms = terms * weight[:, :, None]", "terms = terms"),
+    ),
+    Fault(
+        "mean-left-out-of-gradient",
+        Kind.MEAN,
+        "Row gradients of MEAN are those of SUM.",
+        _GROSS,
+        _backward("terms = terms * reciprocal(length, WORK)[:, :, None]", "terms = terms"),
+        report=f"{_TORCHREC}/issues/2362",
+    ),
+    Fault(
+        "gradient-in-fp16",
+        Kind.ACCUMULATOR,
+        "Terms of a row's gradient are rounded to fp16.",
+        _BITS,
+        _backward(
+            "total += tl.sum(terms.to(ACCUMULATION), axis=1)",
+            "total += tl.sum(terms.to(tl.float16).to(ACCUMULATION), axis=1)",
+        ),
+    ),
+    Fault(
+        "partial-sums-in-fp16",
+        Kind.ACCUMULATOR,
+        "Chunks' sums are kept in fp16.",
+        _BITS,
+        _backward(
+            "tl.store(partial + chunk[:, None] * COLUMNS + column[None, :], total, mask",
+            "tl.store(partial + chunk[:, None] * COLUMNS + column[None, :], total.to(tl.float16).to(ACCUMULATION), "
+            "mask",
+        ),
+    ),
+    Fault(
+        "fp64-gradients-in-fp32",
+        Kind.ACCUMULATOR,
+        "Row gradients for which fp64 is asked are summed in fp32.",
+        _BITS,
+        (
+            Edit(
+                "module.py", "torch.float64 if module.accumulation is torch.float64 else torch.float32", "torch.float32"
+            ),
+        ),
+    ),
+    Fault(
+        "vector-tail-without-gradient",
+        Kind.WIDTH,
+        "Columns beyond a multiple of four get no gradient.",
+        _EDGE,
+        _backward(
+            "inside = (column[None, :] < dim[:, None])[:, None, :]",
+            "inside = (column[None, :] < dim[:, None] // 4 * 4)[:, None, :]",
+        ),
+    ),
+    Fault(
+        "chunks-launched-too-few",
+        Kind.RUNS,
+        "Too few chunks are launched for.",
+        _EDGE,
+        _transpose(
+            "most, most_chunks = lookups // LONG_RUN, lookups // CHUNK + lookups // LONG_RUN",
+            "most, most_chunks = lookups // LONG_RUN, lookups // CHUNK",
+        ),
+        reach=Reach.GPU,
+        proof=_COMPILED_ONLY + "there the number of chunks is read back, and the bound is not used.",
+    ),
+    Fault(
+        "order-within-runs-shuffled",
+        Kind.RACES,
+        "The sort leaves lookups of a row in another order each time.",
+        _BITS,
+        _transpose(
+            "rows, order = torch.sort(keys, stable=True)",
+            "shuffled = torch.randperm(len(keys), device=keys.device)\n"
+            "    rows, order = torch.sort(keys[shuffled], stable=True)\n"
+            "    order = shuffled[order]",
+        ),
+    ),
+    Fault(
+        "order-within-runs-reversed",
+        Kind.RACES,
+        "The sort leaves lookups of a row in reverse order.",
+        _BITS,
+        _transpose(
+            "rows, order = torch.sort(keys, stable=True)",
+            "rows, order = torch.sort(keys.flip(0), stable=True)\n    order = len(keys) - 1 - order",
+        ),
+        reach=Reach.NOBODY,
+        proof="Weights and gradients are found through the same permutation, so each row's sum has the same terms; "
+        "every order of summation is right (numerics.md, Sums), and the same input gives the same order.",
+    ),
+)
+
+WEIGHT_GRADIENT: tuple[Fault, ...] = (
+    Fault(
+        "weight-gradient-not-divided",
+        Kind.WEIGHT_GRADIENT,
+        "dL/dp of MEAN is that of SUM.",
+        _EDGE,
+        _weight_gradient("total = (total.to(WORK) * reciprocal(length, WORK)).to(ACCUMULATION)", "total = total"),
+    ),
+    Fault(
+        "weight-gradient-loses-a-column",
+        Kind.WEIGHT_GRADIENT,
+        "dL/dp leaves out the last column of widths of 4 k + 3.",
+        _EDGE,
+        _weight_gradient(
+            "mask = column[None, :] < dim[:, None]",
+            "mask = column[None, :] < tl.where(dim % 4 == 3, dim - 1, dim)[:, None]",
+        ),
+    ),
+    Fault(
+        "weight-gradient-of-frozen",
+        Kind.WEIGHT_GRADIENT,
+        "Frozen features' weights get a gradient.",
+        _EDGE,
+        _weight_gradient("named = named & (tl.load(asks + feature, mask=owned, other=0) != 0)", "named = named"),
+    ),
+    Fault(
+        "weight-gradient-unwritten",
+        Kind.UNWRITTEN,
+        "dL/dp of a lookup of no row is not written.",
+        _EDGE,
+        _weight_gradient("result.dtype.element_ty), mask=live)", "result.dtype.element_ty), mask=named)"),
+        report=f"{_FBGEMM}/pull/4006",
+    ),
+    Fault(
+        "weight-gradient-in-fp16",
+        Kind.ACCUMULATOR,
+        "Products of dL/dp are rounded to fp16.",
+        _BITS,
+        _weight_gradient(
+            "total = tl.sum((weight * gradient).to(ACCUMULATION), axis=1)",
+            "total = tl.sum((weight * gradient).to(tl.float16).to(ACCUMULATION), axis=1)",
+        ),
+    ),
+    Fault(
+        "weight-gradient-last-lookups-lost",
+        Kind.WEIGHT_GRADIENT,
+        "Lookups behind the last multiple of 32 get no gradient, from 33 on.",
+        _EDGE,
+        _weight_gradient(
+            "live = lookup < lookups", "live = lookup < tl.where(lookups > 32, lookups // 32 * 32, lookups)"
+        ),
+        report=f"{_FBGEMM}/pull/4925",
+    ),
+    Fault(
+        "weight-gradient-missing",
+        Kind.WEIGHT_GRADIENT,
+        "The backward returns no gradient for fp16 weights.",
+        _EDGE,
+        (
+            Edit(
+                "module.py",
+                "return None, gradient, None",
+                "half = gradient is not None and gradient.dtype is torch.float16\n"
+                "        return None, torch.zeros_like(gradient) if half else gradient, None",
+            ),
+        ),
+        report=f"{_TORCHREC}/pull/4602",
+    ),
+)
+
+SMALL_TABLES: tuple[Fault, ...] = (
+    Fault(
+        "third-piece-of-rows-lost",
+        Kind.SMALL_TABLES,
+        "The last bits of fp32 rows are left out of the product.",
+        _BITS,
+        _small(
+            "total = tl.dot(histogram1, table - table1 - table2, total, input_precision=PRECISION)", "total = total"
+        ),
+        variants=("small-tables",),
+        report="https://github.com/triton-lang/triton/issues/4603",
+    ),
+    Fault(
+        "second-piece-of-counts-lost",
+        Kind.SMALL_TABLES,
+        "Sums of weights keep 11 bits.",
+        _BITS,
+        _small("total = tl.dot(histogram2, table1, total, input_precision=PRECISION)", "total = total"),
+        variants=("small-tables",),
+    ),
+    Fault(
+        "bags-above-1024-cut",
+        Kind.SMALL_TABLES,
+        "Only the first 1,024 lookups of a bag are counted.",
+        _EDGE,
+        _small(
+            "for part in range(0, longest, COUNTED):", "for part in range(0, tl.minimum(longest, COUNTED), COUNTED):"
+        ),
+        variants=("small-tables",),
+    ),
+    Fault(
+        "zero-times-infinity",
+        Kind.NON_FINITE,
+        "Tables with values that are not finite are multiplied, too.",
+        _EDGE,
+        _small("moderate = _all_moderate(table)", "moderate = (rows > 0).to(tl.int32)"),
+        variants=("small-tables",),
+    ),
+    Fault(
+        "small-mean-ignored",
+        Kind.SMALL_TABLES,
+        "MEAN of the small-table path gives the sum.",
+        _EDGE,
+        _small("total *= reciprocal(end - begin, tl.float32)[:, None]", "total = total"),
+        variants=("small-tables",),
+    ),
+    Fault(
+        "repeats-in-a-tile-merged",
+        Kind.SMALL_TABLES,
+        "Lookups of one row in a tile count by the largest weight.",
+        _FEW,
+        _small(
+            "histogram += tl.sum(tl.where(hits, weight[:, :, None], 0.0), axis=1)",
+            "histogram += tl.max(tl.where(hits, weight[:, :, None], 0.0), axis=1)",
+        ),
+        variants=("small-tables",),
+    ),
+    Fault(
+        "row-64-lost",
+        Kind.SMALL_TABLES,
+        "Tables of 65 rows take the path for 64.",
+        _EDGE,
+        _small("return 1 <= shape[0] <= MOST_ROWS", "return 1 <= shape[0] <= MOST_ROWS + 1"),
+        variants=("small-tables",),
+    ),
+    Fault(
+        "small-bags-by-rank",
+        Kind.SMALL_TABLES,
+        "Of a variable batch, as many bags of a feature are computed as its largest rank has.",
+        _EDGE,
+        (Edit("layout.py", "int(counts.sum(axis=1).max()),", "int(counts.max()),"),),
+        variants=("small-tables",),
+        report=f"{_TORCHREC}/pull/3941",
+    ),
+    Fault(
+        "pieces-of-12-bits",
+        Kind.SMALL_TABLES,
+        "Numbers are cut into pieces of 12 bits, of which TF32 holds 11.",
+        _BITS,
+        _small("0xFFFFE000", "0xFFFFF000"),
+        variants=("small-tables",),
+        reach=Reach.GPU,
+        report="https://github.com/triton-lang/triton/issues/8654",
+        proof=_COMPILED_ONLY + "its tl.dot multiplies fp32, and products of 12-bit pieces are exact in it, too.",
+    ),
+    Fault(
+        "product-reads-a-row-too-many",
+        Kind.SMALL_TABLES,
+        "The product loads the row behind the table.",
+        _EDGE,
+        _small(
+            "inside = (row < rows)[:, None] & (column < dim)[None, :]",
+            "inside = (row <= rows)[:, None] & (column < dim)[None, :]",
+        ),
+        variants=("small-tables",),
+        reach=Reach.NOBODY,
+        proof="The row behind meets a count of zero, which adds nothing if it is finite; if it is not, the check for "
+        "moderate sizes sends the bags the other way, which is right. Only speed is lost, and a read out of bounds "
+        "that a sanitizer sees.",
+    ),
+)
