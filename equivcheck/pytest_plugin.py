@@ -140,6 +140,8 @@ class Watching:
         """Publish what a slice found."""
         if hasattr(report, "equivcheck"):
             self._controller.publish(report)
+        if hasattr(report, "equivcheck_event"):
+            self._controller.publish_event(report)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:

@@ -99,10 +99,11 @@ def verify(recordings: Recordings, subject: Subject, findings: Iterable[Finding]
         if reason := danger(case, subject, findings):
             yield Comparison(case, Agreement.NOT_RUN, 0, 0, Verdict(Status.UNSUPPORTED, reason=reason))
             continue
-        yield _compare(recordings, run(case, subject, findings=findings))
+        yield compare(recordings, run(case, subject, findings=findings))
 
 
-def _compare(recordings: Recordings, today: Run) -> Comparison:
+def compare(recordings: Recordings, today: Run) -> Comparison:
+    """Lay a result of today beside the recorded one of the same case."""
     if today.problem is None or today.outcome is None:
         unsupported = today.verdict.status is Status.UNSUPPORTED
         agreement = Agreement.UNSUPPORTED if unsupported else Agreement.OUTSIDE
@@ -111,7 +112,7 @@ def _compare(recordings: Recordings, today: Run) -> Comparison:
     recorded = recordings.outcome(problem)
     elements = equal = 0
     same_shapes = True
-    for ours, theirs in _pairs(today.outcome, recorded):
+    for ours, theirs in pairs(today.outcome, recorded):
         if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             same_shapes = False
             continue
@@ -140,7 +141,8 @@ def judge_again(recordings: Recordings, today: Run) -> Status:
     return judge(today.problem, recordings.arithmetic(today.case), recorded).status
 
 
-def _pairs(today: Outcome, recorded: Outcome) -> Iterator[tuple[AnyArray | None, AnyArray | None]]:
+def pairs(today: Outcome, recorded: Outcome) -> Iterator[tuple[AnyArray | None, AnyArray | None]]:
+    """Arrays of the same meaning in two results; None where one of them has none."""
     for ours, theirs in zip_longest(today.results, recorded.results):
         if isinstance(ours, Forward) and isinstance(theirs, Forward):
             yield ours.output, theirs.output

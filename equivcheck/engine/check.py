@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -182,10 +182,16 @@ class Check:
         if self.counting:
             self.counts.share(name, hits, of)
 
+    def distances(self, name: str, found: Mapping[str, int]) -> None:
+        """Count elements by their distance from a witness (`equivcheck.drift`), under a name, for reports."""
+        if self.counting:
+            self.counts.distances(name, found)
+
     def _count(self, run: Run) -> None:
         if run.verdict.status in FAILURES:
             return
         self.counts.count(run.verdict)
+        self.counts.count_type(run.case.weights, run.verdict)
         self.counts.subject_seconds += run.subject_seconds
         self.counts.judge_seconds += run.judge_seconds
         if run.outcome is not None and run.outcome.transfers is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,6 +70,13 @@ class Child:
             self._process.terminate()
             self._process.wait()
         self._folder.cleanup()
+
+    def interrupt(self, patience: float) -> None:
+        """Let pytest end as by Ctrl-C: cases under way are dropped, not taken for deadly. `patience` in seconds."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
 
     @property
     def exit_status(self) -> int:

@@ -105,6 +105,10 @@ class Controller:
             )
         )
 
+    def publish_event(self, report: pytest.TestReport) -> None:
+        """Publish an event that a test of another plugin's has made."""
+        self._publish(msgspec.convert(report.equivcheck_event, AnyEvent))
+
     def worker_ended(self, item: str, report: pytest.TestReport, scheduler: Any) -> None:
         """A worker ended while it ran `item`: save its case, say so in the report, and run the rest of the slice."""
         worker = report.node.gateway.id
@@ -152,7 +156,7 @@ class Controller:
     def _ended(self, death: Death, again: bool, earlier_run: bool = False) -> CaseEnded:
         where = death.saved.provenance
         told = tell_death(death.saved, self._options.failures_folder, self._here)
-        return CaseEnded(where.property, where.subject, where.slice, told, again, earlier_run)
+        return CaseEnded(where.property, where.subject, where.slice, told, again, earlier_run, where.witness)
 
 
 def _versions(found: dict[str, str]) -> str:

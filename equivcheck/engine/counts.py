@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -57,6 +58,30 @@ class TransferCounts(msgspec.Struct):
         self.to_host_seconds += other.to_host_seconds
 
 
+RATIO_EDGES = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Upper edges of the classes into which a case's worst error, as a share of its bound, is counted; more is the last."""
+
+
+class TypeCounts(msgspec.Struct):
+    """Cases with tables of one type: by status, and by their worst error as a share of its bound."""
+
+    statuses: dict[str, int] = msgspec.field(default_factory=dict)
+    ratios: list[int] = msgspec.field(default_factory=lambda: [0] * (len(RATIO_EDGES) + 1))
+
+    def count(self, verdict: Verdict) -> None:
+        """Count one case."""
+        add(self.statuses, verdict.status.value)
+        judged = [report.worst_ratio for report in verdict.reports if report.judged]
+        if judged:
+            self.ratios[bisect.bisect_left(RATIO_EDGES, max(judged))] += 1
+
+    def merge(self, other: TypeCounts) -> None:
+        """Count all of `other` in."""
+        for status, number in other.statuses.items():
+            add(self.statuses, status, number)
+        self.ratios = [mine + theirs for mine, theirs in zip(self.ratios, other.ratios, strict=True)]
+
+
 class Counts(msgspec.Struct):
     """Everything counted while cases of one property run on one subject.
 
@@ -77,6 +102,10 @@ class Counts(msgspec.Struct):
         Time in the subject, and in the truth and the comparison.
     transfers
         What crossed between host and device, for subjects that measure it.
+    types
+        Cases by the type of their tables.
+    ulps
+        Elements by their distance from a witness, by tensor.
     """
 
     statuses: dict[str, int] = msgspec.field(default_factory=dict)
@@ -87,6 +116,8 @@ class Counts(msgspec.Struct):
     subject_seconds: float = 0.0
     judge_seconds: float = 0.0
     transfers: TransferCounts = msgspec.field(default_factory=TransferCounts)
+    types: dict[str, TypeCounts] = msgspec.field(default_factory=dict)
+    ulps: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
     @property
     def judged(self) -> int:
@@ -109,11 +140,21 @@ class Counts(msgspec.Struct):
         for report in verdict.reports:
             self.tensors.setdefault(report.tensor.value, TensorCounts()).add(report)
 
+    def count_type(self, dtype: str, verdict: Verdict) -> None:
+        """Count one run under the type of its tables."""
+        self.types.setdefault(dtype, TypeCounts()).count(verdict)
+
     def share(self, name: str, hits: int, of: int) -> None:
         """Add `hits` out of `of` to the share `name`."""
         share = self.shares.setdefault(name, Share())
         share.hits += hits
         share.of += of
+
+    def distances(self, name: str, found: Mapping[str, int]) -> None:
+        """Add elements by their distance, under a name."""
+        mine = self.ulps.setdefault(name, {})
+        for distance, elements in found.items():
+            add(mine, distance, elements)
 
     def merge(self, other: Counts) -> None:
         """Count all of `other` in."""
@@ -128,6 +169,10 @@ class Counts(msgspec.Struct):
         self.subject_seconds += other.subject_seconds
         self.judge_seconds += other.judge_seconds
         self.transfers.add(other.transfers)
+        for name, types in other.types.items():
+            self.types.setdefault(name, TypeCounts()).merge(types)
+        for name, distances in other.ulps.items():
+            self.distances(name, distances)
 
     def to_builtins(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers, as they travel from a worker to the controller."""

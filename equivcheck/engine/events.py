@@ -13,6 +13,7 @@ import msgspec
 
 from equivcheck.engine.counts import Counts
 from equivcheck.engine.failures import Told
+from equivcheck.verdict import Status
 
 FORMAT_VERSION = 1
 
@@ -72,15 +73,86 @@ class CaseEnded(Event, frozen=True, tag="ended"):
     failure: Told
     again: bool
     earlier_run: bool = False
+    witness: str = ""
 
 
 class FindingReplayed(Event, frozen=True, tag="finding"):
-    """A finding's minimal case ran: same, fixed or different."""
+    """A finding's minimal case ran: same, fixed or different; or it is not applicable, since a variant refuses it."""
 
     finding: str
     subject: str
     result: str
     message: str = ""
+
+
+class Planned(Event, frozen=True, tag="planned"):
+    """What a gate is going to run: all tests by key, those of them that are this shard's, and what both follow from.
+
+    `pinned` is everything on which the cases and their results depend, as text; runs may be merged where it agrees.
+    """
+
+    pinned: dict[str, str]
+    tests: tuple[str, ...]
+    mine: tuple[str, ...]
+    shard: tuple[int, int] = (1, 1)
+    budget: float = 0.0
+
+
+class CaseRerun(Event, frozen=True, tag="rerun"):
+    """A case that was there before the run was judged: a saved failure, or a golden case. `name` is its file's."""
+
+    source: str
+    name: str
+    subject: str
+    status: Status
+    seconds: float = 0.0
+    reason: str = ""
+    failure: Told | None = None
+    recorded: str = ""
+
+
+class CaseCompared(Event, frozen=True, tag="compared"):
+    """A recorded case ran again, beside its recorded result. `ulps` counts elements by distance."""
+
+    name: str
+    subject: str
+    agreement: str
+    elements: int = 0
+    equal: int = 0
+    above: int = 0
+    ulps: dict[str, int] = {}
+    status: Status = Status.PASSED
+    reason: str = ""
+    failure: Told | None = None
+
+
+class FaultTried(Event, frozen=True, tag="fault"):
+    """A fault was put in on purpose: whether it was seen, after how many cases, and how it showed.
+
+    `control` is a sentence where the same cases failed without the fault; `refused` one where no case can show it.
+    """
+
+    name: str
+    title: str
+    subject: str
+    caught: bool
+    cases: int
+    symptom: str = ""
+    control: str = ""
+    refused: str = ""
+
+
+class Erred(Event, frozen=True, tag="erred"):
+    """A test of a gate's own did not come to a result: its key, and what pytest says."""
+
+    test: str
+    message: str
+
+
+class Stopped(Event, frozen=True, tag="stopped"):
+    """A gate ended before its tests did; `reason` is a sentence."""
+
+    reason: str
 
 
 class Finished(Event, frozen=True, tag="finished"):
@@ -91,7 +163,20 @@ class Finished(Event, frozen=True, tag="finished"):
     problems: tuple[str, ...] = ()
 
 
-AnyEvent = Started | Collected | SliceFinished | CaseEnded | FindingReplayed | Finished
+AnyEvent = (
+    Started
+    | Collected
+    | SliceFinished
+    | CaseEnded
+    | FindingReplayed
+    | Planned
+    | CaseRerun
+    | CaseCompared
+    | FaultTried
+    | Erred
+    | Stopped
+    | Finished
+)
 Subscriber = Callable[[AnyEvent], None]
 _decoder = msgspec.json.Decoder(AnyEvent)
 

@@ -112,11 +112,15 @@ class Worker:
 
 @dataclass(frozen=True)
 class JournalGuard:
-    """Runs cases with journal and time limit, each dangerous one in a process of its own."""
+    """Runs cases with journal and time limit, each dangerous one in a process of its own.
+
+    `folder` is where a captured batch's file lies.
+    """
 
     worker: Worker
     provenance: Provenance
     item: str
+    folder: Path | None = None
 
     def run(self, case: Case, subject: Subject, findings: tuple[Finding, ...]) -> Run:
         """Run `case`, unless a process of this run ended at it before.
@@ -132,6 +136,7 @@ class JournalGuard:
         return runner.run(
             case,
             subject,
+            folder=self.folder,
             findings=findings,
             watch=lambda watched: self.worker.journal.watch(watched, self.provenance, self.item),
             isolate=self._isolated,

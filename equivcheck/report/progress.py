@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from equivcheck.engine.child import Child
+from equivcheck.engine.events import AnyEvent
 from equivcheck.report.summary import Summary
 
 _LINE_EVERY = 20.0
@@ -17,20 +19,25 @@ _LINE_EVERY = 20.0
 
 def follow(child: Child) -> Summary:
     """Show the progress of a child process until it ends, and return the summary of its events."""
+    return watch(child.events())
+
+
+def watch(events: Iterator[AnyEvent | None]) -> Summary:
+    """The same for events as they come; None while there is nothing new."""
     summary = Summary()
     console = Console(file=sys.stderr, highlight=False, markup=False)
     if console.is_terminal:
-        _bar(child, summary, console)
+        _bar(events, summary, console)
     else:
-        _lines(child, summary)
+        _lines(events, summary)
     return summary
 
 
-def _bar(child: Child, summary: Summary, console: Console) -> None:
+def _bar(events: Iterator[AnyEvent | None], summary: Summary, console: Console) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=None)
-        for event in child.events():
+        for event in events:
             if event is not None:
                 summary(event)
                 if summary.collected is not None:
@@ -38,9 +45,9 @@ def _bar(child: Child, summary: Summary, console: Console) -> None:
                 progress.update(task, description=_words(summary), completed=summary.slices_done)
 
 
-def _lines(child: Child, summary: Summary) -> None:
+def _lines(events: Iterator[AnyEvent | None], summary: Summary) -> None:
     start = last = time.monotonic()
-    for event in child.events():
+    for event in events:
         if event is not None:
             summary(event)
         now = time.monotonic()

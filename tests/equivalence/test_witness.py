@@ -9,6 +9,7 @@ import numpy as np
 
 import strategies
 from equivcheck.case import Call, Case
+from equivcheck.drift import drift
 from equivcheck.engine import Check, property_
 from equivcheck.outcome import Forward, Update
 
@@ -40,5 +41,7 @@ def _compare(check: Check, name: str, ours: np.ndarray, theirs: np.ndarray) -> N
     left, right = ours.astype(np.float64), theirs.astype(np.float64)
     equal = (left == right) | (np.isnan(left) & np.isnan(right))
     check.share(f"{name} bit-equal with the witness", int(equal.sum()), equal.size)
+    if ours.dtype == theirs.dtype:
+        check.distances(name, drift(ours, theirs).ulps)
     if not equal.all():
         check.share(f"{name} above the witness where unequal", int((left > right).sum()), int((~equal).sum()))
