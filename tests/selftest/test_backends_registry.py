@@ -118,6 +118,8 @@ def test_arguments_that_a_class_does_not_take_are_named() -> None:
     with pytest.raises(SubjectError, match="cannot be built with the argument 'cuda'"):
         build("fbgemm-cpu:cuda")
     with pytest.raises(SubjectError, match="the argument 'cpu' and the variants warp"):
+        build("fbgemm-cpu:cpu+warp")
+    with pytest.raises(SubjectError, match="variant 'warp' is unknown; torch has inductor"):
         build("torch:cpu+warp")
 
 
@@ -136,7 +138,7 @@ def test_entry_points_are_backends(monkeypatch: pytest.MonkeyPatch, subject_file
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
     assert build("echo:loud").name == "echo loud"
     found = {entry.name: entry for entry in available()}
-    assert list(found) == [*registry.BUILT_IN, "echo", "gone"]
+    assert list(found) == [*registry.BUILT_IN, *registry.CONFIGURED, "echo", "gone"]
     assert found["echo"].runs
     assert not found["gone"].runs
     assert "needs the Python package no_such_module" in found["gone"].reason
