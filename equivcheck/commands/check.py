@@ -23,12 +23,19 @@ def command(
     time_limit: Annotated[float, typer.Option(help="Seconds that a case may take.")] = DEFAULT_TIME_LIMIT,
     workers: Annotated[str, typer.Option("--workers", "-n", help="Processes, or auto.")] = "auto",
     shrink: Annotated[bool, typer.Option(help="Shrink failing cases before they are saved.")] = True,
+    cases: Annotated[
+        int | None, typer.Option(min=1, help="Soak: so many small cases from fresh seeds on each subject.")
+    ] = None,
+    hours: Annotated[float | None, typer.Option(help="Soak: for so long, shared equally by the subjects.")] = None,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Show what was exercised in full.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
 ) -> None:
     """Judge kernels: generated cases against an fp64 truth with proven bounds.
 
     Exit code 0: right. 1: wrong, and failing cases are saved. 2: could not tell.
     """
+    if cases is not None or hours is not None:
+        raise typer.Exit(soak(subject or [], cases, hours, seed, workers, time_limit, failures, coverage, as_json))
     from equivcheck.engine.child import Child, Request
     from equivcheck.engine.suite import files
     from equivcheck.report.progress import follow
@@ -61,5 +68,67 @@ def command(
     if as_json:
         sys.stdout.write(to_json(summary, conclusion))
     else:
+        if coverage:
+            largest = summary.collected.largest_case if summary.collected is not None else 0
+            for name in summary.subjects:
+                print(f"{name}: {summary.of(name)[2].render(largest)}\n")
         show(summary, conclusion)
     raise typer.Exit(conclusion.exit_code)
+
+
+def soak(
+    subjects: list[str],
+    cases: int | None,
+    hours: float | None,
+    seed: str,
+    workers: str,
+    time_limit: float,
+    failures: Path,
+    coverage: bool,
+    as_json: bool,
+) -> int:
+    """Soak each subject and print what was found. Exit code 0: no alarm. 1: alarms. 2: nothing was judged."""
+    import os
+    import secrets
+    import tempfile
+    import time
+
+    import msgspec
+
+    from equivcheck.backends import registry
+    from equivcheck.case import Case
+    from equivcheck.coverage import Coverage
+    from equivcheck.soak import CHUNK, INTERPRETED_CHUNK, SIZES, Plan, Soaked, as_text
+    from equivcheck.soak import soak as run
+
+    names = subjects or [backend.name for backend in registry.available() if backend.runs]
+    first = secrets.randbelow(2**32) if seed == "random" else int(seed)
+    processes = len(os.sched_getaffinity(0)) if workers == "auto" else max(1, int(workers))
+    found: list[Soaked] = []
+
+    def progress(soaked: Soaked) -> None:
+        alarms = f", {len(soaked.alarms)} alarms" if soaked.alarms else ""
+        print(f"{soaked.subject}: {soaked.cases:,} cases{alarms}", file=sys.stderr, flush=True)
+
+    for name in names:
+        started = time.perf_counter()
+        seconds = None if hours is None else 3600 * hours / len(names)
+        chunk = INTERPRETED_CHUNK if name.startswith("triton") else CHUNK
+        with tempfile.TemporaryDirectory(prefix="equivcheck-soak-") as folder:
+            plan = Plan(name, first, cases, seconds, processes, chunk, time_limit, coverage)
+            soaked = run(plan, Path(folder), progress)
+        found.append(soaked)
+        if not as_json:
+            print("\n".join(as_text(soaked, time.perf_counter() - started)))
+            if coverage:
+                print(f"coverage: {Coverage.from_builtins(soaked.coverage).render(SIZES)}")
+        for alarm in soaked.alarms:
+            path = failures / f"soak-{name.replace(':', '-').replace('/', '-')}-{alarm.seed}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(Case.from_json(msgspec.json.encode(alarm.case)).to_json())
+            print(f"equivcheck replay {path} --subject {name}", file=sys.stderr)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+    if not sum(soaked.counts.judged for soaked in found):
+        return 2
+    return 1 if any(soaked.alarms for soaked in found) else 0

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from equivcheck.arithmetic import Arithmetic
 from equivcheck.backends.protocol import Backend
 from equivcheck.case import Call, Case, Pooling, Step
-from equivcheck.faults.fault import Fault, Kind, Reach, Subtlety, Wrap
+from equivcheck.faults.fault import Fault, Kind, Subtlety, Wrap
 from equivcheck.formats import AnyArray, DType, nearest, store, widen
 from equivcheck.outcome import Forward, Outcome, Support, Update
 from equivcheck.problem import Action, Problem, Snapshot, program
@@ -20,18 +21,18 @@ Before = Callable[[Problem], Problem]
 After = Callable[[Backend, Problem, Outcome], Outcome]
 
 
-@dataclass(frozen=True)
 class Around:
-    """A backend whose problems, or outcomes, are changed on the way."""
+    """A backend whose problems, or outcomes, are changed on the way.
 
-    inner: Backend
-    before: Before = lambda problem: problem
-    after: After = lambda inner, problem, outcome: outcome
+    Attributes
+    ----------
+    name
+        The inner backend's.
+    """
 
-    @property
-    def name(self) -> str:
-        """The inner backend's."""
-        return self.inner.name
+    def __init__(self, inner: Backend, before: Before | None = None, after: After | None = None) -> None:
+        self.name = inner.name
+        self.inner, self._before, self._after = inner, before, after
 
     def supports(self, case: Case) -> Support:
         """See `Backend`."""
@@ -43,7 +44,8 @@ class Around:
 
     def run(self, problem: Problem) -> Outcome:
         """See `Backend`."""
-        return self.after(self.inner, problem, self.inner.run(self.before(problem)))
+        outcome = self.inner.run(problem if self._before is None else self._before(problem))
+        return outcome if self._after is None else self._after(self.inner, problem, outcome)
 
     def versions(self) -> dict[str, str]:
         """See `Backend`."""
@@ -99,15 +101,13 @@ def _sorted_indices(inner: Backend, problem: Problem, outcome: Outcome) -> Outco
 
 
 def _normalised_weights(inner: Backend, problem: Problem, outcome: Outcome) -> Outcome:
-    return _inputs(
-        outcome, "per_sample_weights", lambda weights: (weights / weights.dtype.type(2)).astype(weights.dtype)
-    )
+    return _inputs(outcome, "per_sample_weights", lambda weights: (widen(weights) / 2).astype(weights.dtype))
 
 
 def _scaled_gradient(inner: Backend, problem: Problem, outcome: Outcome) -> Outcome:
     if problem.case.pooling is not Pooling.MEAN:
         return outcome
-    return _inputs(outcome, "grad_output", lambda gradient: (gradient / gradient.dtype.type(2)).astype(gradient.dtype))
+    return _inputs(outcome, "grad_output", lambda gradient: (widen(gradient) / 2).astype(gradient.dtype))
 
 
 def _wide_output(inner: Backend, problem: Problem, outcome: Outcome) -> Outcome:
@@ -169,7 +169,7 @@ def _zeros_lose_sign(inner: Backend, problem: Problem, outcome: Outcome) -> Outc
     """Every row of a table is rewritten, itself plus zero."""
 
     def change(action: int, update: Update) -> Update:
-        tables = tuple((table + table.dtype.type(0)).astype(table.dtype) for table in update.after.tables)
+        tables = tuple((widen(table) + 0.0).astype(table.dtype) for table in update.after.tables)
         return replace(update, after=replace(update.after, tables=tables))
 
     return _updates(outcome, change)
@@ -177,7 +177,8 @@ def _zeros_lose_sign(inner: Backend, problem: Problem, outcome: Outcome) -> Outc
 
 def _warnings_kept(inner: Backend, problem: Problem, outcome: Outcome) -> Outcome:
     """The count of warnings is not reset between forwards."""
-    total, results = 0, []
+    total = 0
+    results: list[Forward | Update] = []
     for result in outcome.results:
         if isinstance(result, Forward) and result.warnings is not None:
             total += result.warnings
@@ -188,8 +189,8 @@ def _warnings_kept(inner: Backend, problem: Problem, outcome: Outcome) -> Outcom
 
 
 def _forward_writes(inner: Backend, problem: Problem, outcome: Outcome) -> Outcome:
-    """A forward without a backward normalises the first row of each table."""
-    results = []
+    """A forward without a backward zeroes the first row of each table."""
+    results: list[Forward | Update] = []
     for result in outcome.results:
         if isinstance(result, Forward) and result.after is not None:
             tables = [table.copy() for table in result.after.tables]
@@ -215,24 +216,8 @@ def _weight_gradient_after_update(inner: Backend, problem: Problem, outcome: Out
     return _updates(outcome, lambda i, u: replace(u, weight_gradient=late[0].weight_gradient) if i == first else u)
 
 
-@dataclass(frozen=True)
-class _MomentsForgotten:
+class _MomentsForgotten(Around):
     """Every step starts from the initial moments."""
-
-    inner: Backend
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    def supports(self, case: Case) -> Support:
-        return self.inner.supports(case)
-
-    def arithmetic(self, case: Case) -> Arithmetic:
-        return self.inner.arithmetic(case)
-
-    def versions(self) -> dict[str, str]:
-        return self.inner.versions()
 
     def run(self, problem: Problem) -> Outcome:
         if problem.case.call is not Call.STEPS or len(problem.batches) == 1:
@@ -253,8 +238,6 @@ class _MomentsForgotten:
 def _one_step(problem: Problem, step: int, initial: Snapshot) -> Problem:
     """One step of a problem by itself, from another state."""
     case, optimizer = problem.case, problem.case.optimizer
-    import msgspec
-
     alone = msgspec.structs.replace(
         case, steps=(Step(),), optimizer=msgspec.structs.replace(optimizer, step=optimizer.step + step)
     )
@@ -273,8 +256,6 @@ class _Reseeded:
         self._runs = 0
 
     def __call__(self, problem: Problem) -> Problem:
-        import msgspec
-
         self._runs += 1
         return replace(problem, case=msgspec.structs.replace(problem.case, seed=problem.case.seed + self._runs))
 
@@ -424,5 +405,3 @@ FAULTS: tuple[Fault, ...] = (
         report=f"{_FBGEMM}/pull/493",
     ),
 )
-
-__all__ = ["FAULTS", "Around", "Reach"]

@@ -85,7 +85,7 @@ class Matrix:
 
     def rows(self) -> list[tuple[str, ...]]:
         """One row a fault, by class: class, fault, how it is injected, subtlety, property, cases, seconds, symptom."""
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for kind in Kind:
             for name, result in sorted(self.results.items()):
                 fault = FAULTS[name]

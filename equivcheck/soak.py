@@ -1,0 +1,364 @@
+"""Soak: right kernels, many fresh seeds, and no alarm that is not explained.
+
+Cases are drawn from seeds without Hypothesis, ten times as fast, and small: a bound does not depend on how large a case
+is. Seed k takes the k-th of the strategies' menus in turn, so that each property's cases come up. Seeds are handed to
+processes in chunks. A process that ends takes only its own chunk with it: the case is in its journal, is an alarm, and
+the rest of the chunk runs in a new process.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from equivcheck.case import Case
+from equivcheck.coverage import Coverage
+from equivcheck.engine.counts import RATIO_EDGES, Counts, add
+from equivcheck.formats import DType
+from equivcheck.outcome import Outcome
+from equivcheck.runner import Run, Subject
+from equivcheck.verdict import Status, Tensor
+
+CHUNK = 500
+"""Cases of one chunk: several seconds on the CPU TBE, so that handing over costs nothing."""
+INTERPRETED_CHUNK = 50
+"""The same for kernels that take a hundred times as long."""
+SIZES = 2**9
+"""Elements of a case's work, tables and outputs. Fixed costs of a step then outweigh its elements."""
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """A case that a kernel taken for right failed: where it came from, what was wrong, and the case."""
+
+    subject: str
+    seed: int
+    menu: str
+    status: str
+    symptom: str
+    case: dict[str, Any]
+
+
+class Ratios(msgspec.Struct):
+    """Cases of one tensor and storage type: exact in every element, or by their worst error as a share of the bound.
+
+    `classes` counts by `RATIO_EDGES`; `worst` is the largest share of all.
+    """
+
+    exact: int = 0
+    classes: list[int] = msgspec.field(default_factory=lambda: [0] * (len(RATIO_EDGES) + 1))
+    worst: float = 0.0
+
+    def count(self, ratio: float) -> None:
+        """Count one case that was judged by a bound."""
+        self.classes[bisect.bisect_left(RATIO_EDGES, ratio)] += 1
+        self.worst = max(self.worst, ratio)
+
+    def merge(self, other: Ratios) -> None:
+        """Count all of `other` in."""
+        self.exact += other.exact
+        self.classes = [mine + theirs for mine, theirs in zip(self.classes, other.classes, strict=True)]
+        self.worst = max(self.worst, other.worst)
+
+
+class Soaked(msgspec.Struct):
+    """What was counted on one subject.
+
+    Attributes
+    ----------
+    counts
+        By status, tensor and finding.
+    ratios
+        By tensor and storage type, such as `output bf16`.
+    seconds
+        In the processes: with drawing, truth and comparison.
+    first, last
+        Seeds that were taken, `last` excluded; every one of them.
+    """
+
+    subject: str
+    counts: Counts = msgspec.field(default_factory=Counts)
+    ratios: dict[str, Ratios] = msgspec.field(default_factory=dict)
+    alarms: list[Alarm] = msgspec.field(default_factory=list)
+    coverage: dict[str, Any] = msgspec.field(default_factory=lambda: Coverage().to_builtins())
+    seconds: float = 0.0
+    first: int = 0
+    last: int = 0
+
+    @property
+    def cases(self) -> int:
+        """Cases that were drawn and run, refused ones included."""
+        return sum(self.counts.statuses.values())
+
+    def merge(self, other: Soaked) -> None:
+        """Count another chunk in."""
+        self.counts.merge(other.counts)
+        for name, ratios in other.ratios.items():
+            self.ratios.setdefault(name, Ratios()).merge(ratios)
+        self.alarms += other.alarms
+        coverage = Coverage.from_builtins(self.coverage)
+        coverage.merge(Coverage.from_builtins(other.coverage))
+        self.coverage = coverage.to_builtins()
+        self.seconds += other.seconds
+        self.last = max(self.last, other.last)
+
+    def count(self, run: Run, seed: int, menu: str) -> None:
+        """Count one run."""
+        verdict = run.verdict
+        self.counts.count(verdict)
+        for name in run.findings:
+            add(self.counts.findings, name)
+        if verdict.status in _ALARMING:
+            case = msgspec.json.decode(run.case.to_json())
+            worst = verdict.discrepancies[0] if verdict.discrepancies else None
+            symptom = f"{worst.tensor}: {worst.symptom}" if worst is not None else verdict.reason.partition("\n")[0]
+            self.alarms.append(Alarm(self.subject, seed, menu, verdict.status.value, symptom, case))
+        if not run.right:
+            return
+        for report in verdict.reports:
+            dtype = _storage(report.tensor, run.case)
+            if dtype is None or not report.judged:
+                continue
+            ratios = self.ratios.setdefault(f"{report.tensor} {dtype}", Ratios())
+            if report.exact >= report.judged:
+                ratios.exact += 1
+            else:
+                ratios.count(report.worst_ratio)
+
+
+_ALARMING = (Status.FAILED, Status.ERROR, Status.CRASHED, Status.TIMEOUT)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to soak: a subject, seeds from `first` on, until so many cases or seconds, in so many processes."""
+
+    subject: str
+    first: int = 0
+    cases: int | None = None
+    seconds: float | None = None
+    processes: int = 1
+    chunk: int = CHUNK
+    time_limit: float = 120.0
+    coverage: bool = False
+
+
+def soak(plan: Plan, folder: Path, progress: Callable[[Soaked], None] = lambda soaked: None) -> Soaked:
+    """Run cases until the plan's end.
+
+    Parameters
+    ----------
+    folder
+        Exists; holds a journal for each process.
+    progress
+        Told after each chunk.
+
+    Raises
+    ------
+    RuntimeError
+        If a process ends before its first case: the subject does not work here.
+    """
+    total = Soaked(plan.subject, first=plan.first, last=plan.first)
+    until = None if plan.seconds is None else time.monotonic() + plan.seconds
+    chunks = _chunks(plan)
+    running: dict[Connection, _Process] = {}
+    for number in range(plan.processes):
+        process = _Process(plan, folder / f"journal-{number}")
+        running[process.connection] = process
+        process.take(next(chunks, None))
+    while running:
+        for connection in wait(list(running)):
+            assert isinstance(connection, Connection)
+            process = running.pop(connection)
+            found, rest = process.result()
+            total.merge(found)
+            progress(total)
+            late = until is not None and time.monotonic() >= until
+            if not process.alive:
+                process = _Process(plan, process.journal)
+            following = None if late else rest or next(chunks, None)
+            process.take(following)
+            if following is not None:
+                running[process.connection] = process
+    return total
+
+
+def _chunks(plan: Plan) -> Iterator[tuple[int, int]]:
+    first, last = plan.first, math.inf if plan.cases is None else plan.first + plan.cases
+    while first < last:
+        following = int(min(first + plan.chunk, last))
+        yield first, following
+        first = following
+
+
+class _Process:
+    """A process that takes chunks, seen from outside."""
+
+    def __init__(self, plan: Plan, journal: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.journal, self._plan = journal, plan
+        self._chunk: tuple[int, int] = (0, 0)
+        journal.unlink(missing_ok=True)
+        self._process: BaseProcess = context.Process(target=_serve, args=(plan, theirs, str(journal)))
+        self._process.start()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another chunk."""
+        return self._process.exitcode is None
+
+    def take(self, chunk: tuple[int, int] | None) -> None:
+        """Hand a chunk over; None ends the process."""
+        if chunk is None:
+            self.connection.send(None)
+            self._process.join()
+            self.connection.close()
+            return
+        self._chunk = chunk
+        self.connection.send(chunk)
+
+    def result(self) -> tuple[Soaked, tuple[int, int] | None]:
+        """What a chunk came to. Where the process ended, an alarm, and what is left of the chunk."""
+        try:
+            answer: bytes = self.connection.recv()
+            return msgspec.json.decode(answer, type=Soaked), None
+        except EOFError:
+            self._process.join()
+        if not self.journal.exists():
+            raise RuntimeError(
+                f"{self._plan.subject} ended its process ({self._process.exitcode}) before its first case"
+            )
+        seed = int(self.journal.read_text())
+        case, menu = draw(seed, self._plan.subject)
+        ended = Soaked(self._plan.subject, first=seed, last=seed + 1)
+        add(ended.counts.statuses, Status.CRASHED.value)
+        data = msgspec.json.decode(case.to_json())
+        how = f"the process ended with {self._process.exitcode}"
+        ended.alarms.append(Alarm(self._plan.subject, seed, menu, Status.CRASHED.value, how, data))
+        return ended, (seed + 1, self._chunk[1]) if seed + 1 < self._chunk[1] else None
+
+
+def draw(seed: int, subject: str) -> tuple[Case, str]:
+    """The case of a seed, and the name of its menu."""
+    from equivcheck.engine.subjects import load_subject
+
+    backend = load_subject(subject).backend
+    return _Drawing(backend.supports).case(seed)
+
+
+class _Drawing:
+    """Menus without what a subject refuses, in turn."""
+
+    def __init__(self, supports: Callable[[Case], object]) -> None:
+        import strategies
+        from strategies import choices
+
+        def drawn(seed: int, menu: strategies.Menu) -> Case:
+            return strategies.random_case(seed, small, menu)
+
+        small = strategies.Budget(SIZES, SIZES, SIZES)
+        self._menus = [menu.supported(supports) for menu in choices.MENUS if menu is not choices.LARGE]
+        self._draw = drawn
+
+    def case(self, seed: int) -> tuple[Case, str]:
+        menu = self._menus[seed % len(self._menus)]
+        return self._draw(seed, menu), menu.name
+
+
+def _serve(plan: Plan, connection: Connection, journal: str) -> None:
+    """Answer chunks until there are none, or until whoever gave them has ended."""
+    from equivcheck import isolation, runner
+    from equivcheck.engine.subjects import load_subject
+    from equivcheck.facts import facts
+    from equivcheck.findings import built_in_folder, load_findings
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for standard in (1, 2):  # FBGEMM prints a line for every bad index
+        os.dup2(nowhere, standard)
+    subject: Subject = load_subject(plan.subject)
+    built_in = built_in_folder()
+    findings = load_findings((built_in,) if built_in else ())
+    concerned = tuple(finding for finding in findings if finding.concerns(subject.name, subject.versions))
+    drawing = _Drawing(subject.backend.supports)
+    with Path(journal).open("w") as noted:
+        while (chunk := _received(connection)) is not None:
+            started = time.perf_counter()
+            found, coverage = Soaked(plan.subject, first=chunk[0], last=chunk[1]), Coverage()
+            for seed in range(*chunk):
+                case, menu = drawing.case(seed)
+                noted.seek(0)
+                noted.write(f"{seed:<20}")
+                noted.flush()
+                run = runner.run(
+                    case,
+                    subject,
+                    findings=concerned,
+                    watch=lambda _: isolation.limited(plan.time_limit),
+                    isolate=lambda case, name, folder: isolation.judge(case, name, folder, plan.time_limit),
+                )
+                found.count(run, seed, menu)
+                if plan.coverage:
+                    judged = run.verdict.status is not Status.UNSUPPORTED
+                    coverage.add(facts(case, run.problem), judged=judged, paths=_paths(run.outcome))
+            found.coverage = coverage.to_builtins()
+            found.seconds = time.perf_counter() - started
+            connection.send(msgspec.json.encode(found))
+
+
+def _received(connection: Connection) -> tuple[int, int] | None:
+    try:
+        chunk: tuple[int, int] | None = connection.recv()
+    except EOFError:
+        return None
+    return chunk
+
+
+def _paths(outcome: Outcome | None) -> tuple[str, ...]:
+    return () if outcome is None else outcome.paths
+
+
+def _storage(tensor: Tensor, case: Case) -> DType | None:
+    """The type in which a tensor is stored; None for what no bound judges."""
+    match tensor:
+        case Tensor.OUTPUT:
+            return case.output
+        case Tensor.ROWS:
+            return case.weights
+        case Tensor.MOMENTUM1 | Tensor.MOMENTUM2:
+            return DType.FP32
+        case Tensor.WEIGHT_GRADIENT:
+            return None if case.per_sample_weights is None else case.per_sample_weights.dtype
+        case _:
+            return None
+
+
+def as_text(soaked: Soaked, elapsed: float) -> Iterator[str]:
+    """What was found, in lines."""
+    counts = soaked.counts
+    statuses = ", ".join(f"{number:,} {status}" for status, number in counts.statuses.items())
+    rate = soaked.cases / soaked.seconds if soaked.seconds else 0.0
+    yield f"{soaked.subject}: seeds {soaked.first} to {soaked.last}: {soaked.cases:,} cases ({statuses})"
+    yield f"{rate:.0f} cases a second and process; {elapsed:.0f} s in all"
+    for name, number in sorted(counts.findings.items()):
+        yield f"  {number:>8,}  {name}"
+    yield "cases by their worst error as a share of the bound:"
+    edges = " ".join(f"{edge:>7g}" for edge in RATIO_EDGES)
+    yield f"{'':24} {'exact':>9} {edges}    more     worst"
+    for name, ratios in sorted(soaked.ratios.items()):
+        classes = " ".join(f"{number:>7}" for number in ratios.classes)
+        yield f"{name:24} {ratios.exact:>9} {classes} {ratios.worst:>9.3g}"
+    for alarm in soaked.alarms:
+        yield f"ALARM seed {alarm.seed} of menu {alarm.menu}: {alarm.status}: {alarm.symptom}"
+        yield f"  {msgspec.json.encode(alarm.case).decode()}"
