@@ -12,13 +12,14 @@ import numpy as np
 
 from equivcheck import findings as known
 from equivcheck import runner
-from equivcheck.case import Case
+from equivcheck.case import Case, Pooling
 from equivcheck.coverage import Coverage
 from equivcheck.engine.counts import Counts, add
 from equivcheck.facts import facts
 from equivcheck.findings import FAILURES, Finding
 from equivcheck.formats import AnyArray
 from equivcheck.outcome import Forward, Update
+from equivcheck.problem import program
 from equivcheck.runner import Run, Subject
 from equivcheck.verdict import Discrepancy, Status, Symptom, Tensor, Verdict
 
@@ -171,6 +172,9 @@ class Check:
         found = []
         for action, (one, other) in enumerate(zip(first.outcome.results, second.outcome.results, strict=True)):
             for tensor, name, left, right in _pairs(one, other):
+                if tensor is Tensor.OUTPUT:
+                    start = _first_judged(first, action)
+                    left, right = left[start:], right[start:]
                 difference = different(tensor, left, right, action=action, name=name, sentence=sentence)
                 if difference is not None:
                     found.append(difference)
@@ -238,6 +242,14 @@ def different(
         count=int(wrong.sum()),
         detail=sentence,
     )
+
+
+def _first_judged(run: Run, action: int) -> int:
+    """First output row that is judged: without pooling, lookups before the first offset belong to no bag."""
+    if run.problem is None or run.case.pooling is not Pooling.NONE:
+        return 0
+    batch = run.problem.batches[program(run.case)[action][1]]
+    return int(np.clip(batch.offsets[0], 0, len(batch.indices)))
 
 
 def _pairs(one: Forward | Update, other: Forward | Update) -> Iterator[tuple[Tensor, str, AnyArray, AnyArray]]:
