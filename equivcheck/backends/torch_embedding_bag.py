@@ -66,6 +66,10 @@ class TorchEmbeddingBag:
             return unsupported("it accumulates in fp32 or fp64; autograd would sum an fp16 table's gradient in fp16")
         if case.call is Call.GRAPH and self.device.type == "cuda":
             return unsupported("it reads offsets and the touched rows on the host, which a CUDA graph cannot capture")
+        if self.inductor is not None and _is_one_embedding_bag(case):
+            return unsupported(
+                "a forward alone is one embedding_bag, which Inductor leaves to ATen: nothing is compiled"
+            )
         if is_foreign(self.asked):
             missing = evidence(self.asked).missing(parts(case))
             if missing:
@@ -145,6 +149,12 @@ class TorchEmbeddingBag:
         types = [integers, *(TORCH_DTYPES[dtype] for dtype in sorted(floats))]
         found = [breach for dtype in types for breach in handshake(self.device, dtype)]
         return tuple(dict.fromkeys((*found, *evidence(self.asked).breaches(parts(case)))))
+
+
+def _is_one_embedding_bag(case: Case) -> bool:
+    """Whether all that is computed is sums over bags, neither divided nor rounded to another type."""
+    alone = case.call is Call.FORWARD_ONLY and case.pooling is Pooling.SUM
+    return alone and case.weights == case.accumulation == case.output
 
 
 INDUCTOR_EXAMPLES = 0.03

@@ -84,9 +84,14 @@ def test_without_pooling_the_lookup_itself_is_generated(subject: Subject) -> Non
 
 
 def test_a_case_without_a_generated_kernel_shows_nothing(subject: Subject) -> None:
-    found = runner.run(case((2, 3), call=Call.FORWARD_ONLY), subject)
-    assert found.verdict.status is Status.MISTRUSTED
-    assert "no generated kernel ran" in found.verdict.reason
+    alone = runner.run(case((2, 3), call=Call.FORWARD_ONLY), subject)
+    assert alone.verdict.status is Status.UNSUPPORTED
+    assert "nothing is compiled" in alone.verdict.reason
+    eager = Inductor(ran={Compiled("bags", (), ("aten._embedding_bag",))})
+    assert eager.vacuous() == (
+        "no generated kernel ran: all that was computed is left to eager operators (aten._embedding_bag)"
+    )
+    assert Inductor(ran={Compiled("update", ("cpp_fused_mul_0",), ())}).vacuous() == ""
 
 
 def test_the_caller_keeps_its_subnormal_numbers(subject: Subject) -> None:
