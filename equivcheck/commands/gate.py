@@ -1,4 +1,4 @@
-"""`equivcheck gate`: can this build go live?"""
+"""`equivcheck gate`: whether a build can go live."""
 
 from __future__ import annotations
 

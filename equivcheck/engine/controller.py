@@ -156,7 +156,9 @@ class Controller:
     def _ended(self, death: Death, again: bool, earlier_run: bool = False) -> CaseEnded:
         where = death.saved.provenance
         told = tell_death(death.saved, self._options.failures_folder, self._here)
-        return CaseEnded(where.property, where.subject, where.slice, told, again, earlier_run, where.witness)
+        return CaseEnded(
+            where.property, where.subject, where.slice, told, again, earlier_run, where.witness, death.item
+        )
 
 
 def _versions(found: dict[str, str]) -> str:

@@ -65,7 +65,10 @@ class SliceFinished(Event, frozen=True, tag="slice"):
 
 
 class CaseEnded(Event, frozen=True, tag="ended"):
-    """A process ended at a case, or a case took too long. `again` says whether the rest of its slice is run."""
+    """A process ended at a case, or a case took too long. `again` says whether the rest of its slice is run.
+
+    `test` is pytest's name of the test.
+    """
 
     property: str
     subject: str
@@ -74,6 +77,7 @@ class CaseEnded(Event, frozen=True, tag="ended"):
     again: bool
     earlier_run: bool = False
     witness: str = ""
+    test: str = ""
 
 
 class FindingReplayed(Event, frozen=True, tag="finding"):
@@ -92,7 +96,7 @@ class Planned(Event, frozen=True, tag="planned"):
     """
 
     pinned: dict[str, str]
-    tests: tuple[str, ...]
+    every: tuple[str, ...]
     mine: tuple[str, ...]
     shard: tuple[int, int] = (1, 1)
     budget: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,6 +42,8 @@ from equivcheck.store import load
 from equivcheck.verdict import Status
 from equivcheck.verification import Agreement
 
+FIRST = "first"
+"""Source of a case that ended the process in a test of the gate's own."""
 _NUMBER = re.compile(r"(?<![A-Za-z_])\d[\d,.]*")
 """Numbers that stand by themselves: `fp16` and `int32` are kept."""
 
@@ -67,7 +70,7 @@ def gather(events: Iterable[AnyEvent], folder: Path, accepted: frozenset[str] | 
     missing = [key for key in mine if key not in done and not key.startswith("test ")]
     pinned = plans[0].pinned if plans else {}
     subject = pinned.get("subject", "")
-    planned = _planned(mine)
+    planned, left = _slices(mine), _slices(missing)
     total = summary.total
     coverage = summary.of(subject)[2] if subject in summary.subjects else summary.of("")[2]
     largest = summary.collected.largest_case if summary.collected else 0
@@ -102,13 +105,14 @@ def gather(events: Iterable[AnyEvent], folder: Path, accepted: frozenset[str] | 
             PropertyResult(
                 row.name,
                 row.subject,
-                row.slices,
-                max(row.slices, planned[row.name]),
+                planned[row.name] - left[row.name],
+                planned[row.name],
                 row.failed,
                 row.seconds,
                 row.counts,
             )
             for row in sorted(summary.rows.values(), key=lambda row: (row.name, row.subject))
+            if row.name
         ],
         ratio_edges=list(RATIO_EDGES),
         types=_types(total.types),
@@ -153,8 +157,8 @@ def _once(events: Iterable[AnyEvent]) -> list[AnyEvent]:
     return kept
 
 
-def _planned(mine: list[str]) -> Counter[str]:
-    return Counter(key.split(" ")[1] for key in mine if key.startswith("slice "))
+def _slices(keys: list[str]) -> Counter[str]:
+    return Counter(key.split(" ")[1] for key in keys if key.startswith("slice "))
 
 
 def _statuses(found: dict[str, int], reruns: list[CaseRerun], compared: list[CaseCompared]) -> dict[str, int]:
@@ -176,7 +180,7 @@ def _failures(events: list[AnyEvent], folder: Path) -> list[Failure]:
             case SliceFinished():
                 source, subject, told = event.property, event.subject, event.failures
             case CaseEnded(earlier_run=False):
-                source, subject, told = event.property or "case", event.subject, (event.failure,)
+                source, subject, told = event.property or FIRST, event.subject, (event.failure,)
             case CaseRerun(failure=Told() as failure):
                 source, subject, told = event.source, event.subject, (failure,)
             case CaseCompared(failure=Told() as failure):
@@ -198,6 +202,7 @@ def _failure(source: str, subject: str, told: Told, folder: Path) -> Failure:
     except CaseError:
         case = {}
     script = folder / "scripts" / f"{path.stem}.py"
+    replay = f"equivcheck replay {shlex.quote(str(local))}" if local.is_file() else told.replay
     return Failure(
         source,
         subject,
@@ -205,8 +210,8 @@ def _failure(source: str, subject: str, told: Told, folder: Path) -> Failure:
         told.status,
         f"cases/{path.name}" if local.is_file() else told.saved,
         f"cases/{Path(told.worst).name}" if (folder / "cases" / Path(told.worst).name).is_file() else told.worst,
-        told.replay,
-        told.text,
+        replay,
+        told.text.removesuffix(told.replay) + replay if told.text.endswith(told.replay) else told.text,
         case,
         f"scripts/{script.name}" if script.is_file() else "",
     )

@@ -21,6 +21,12 @@ MINIMUM_SHARE = 0.25
 slices come one of each property at a time; so a quarter of a profile is the next smaller one, evenly spread."""
 
 _MOST_NAMED = 4
+_PLACES = {
+    "saved": "a case that failed before",
+    "golden": "a golden case",
+    "baseline": "a recorded case",
+    "first": "a case that runs before the properties",
+}
 
 
 @dataclass(frozen=True)
@@ -60,25 +66,28 @@ def judge(result: Result, evidence: Evidence) -> None:
 def _sentence(result: Result, wrong: list[str], doubts: list[str]) -> str:
     on = result.subject or "no subject"
     if wrong:
-        more = f" (and {len(wrong) - 1} more reasons)" if len(wrong) > 1 else ""
+        more = _more(len(wrong) - 1)
         return f"WRONG: {on} must not go live: {wrong[0]}{more}"
     if doubts:
-        more = f" (and {len(doubts) - 1} more reasons)" if len(doubts) > 1 else ""
+        more = _more(len(doubts) - 1)
         return f"COULD NOT TELL whether {on} is right: {doubts[0]}{more}"
     faults = sum(fault.caught for fault in result.faults)
     proof = f"; {faults} faults put into its results were all seen" if faults else ""
     return f"RIGHT: nothing was wrong in {result.judged:,} cases on {on}{proof}"
 
 
+def _more(number: int) -> str:
+    return f" (and {number} more reason{'s' if number > 1 else ''})" if number else ""
+
+
 def _wrong(result: Result) -> list[str]:
-    found = []
+    found: list[str] = []
     by_symptom: dict[tuple[str, str], int] = {}
     for failure in result.failures:
         key = (failure.source, failure.symptom)
         by_symptom[key] = by_symptom.get(key, 0) + 1
     for (source, symptom), number in by_symptom.items():
-        where = {"saved": "a case that failed before", "golden": "a golden case", "baseline": "a recorded case"}
-        place = where.get(source, f"the property {source}")
+        place = _PLACES.get(source, f"the property {source}")
         found.append(f"{place} failed ({symptom})" + (f" in {number} cases" if number > 1 else ""))
     for replayed in result.findings:
         if replayed.result != "same":

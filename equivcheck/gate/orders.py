@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,10 @@ from equivcheck.engine.events import (
 
 SAVED, GOLDEN = "saved", "golden"
 """Sources of cases that were there before the run."""
+
+
+_OWN = re.compile(r"::test_(saved|golden|recorded|fault)\[(.*)\]$")
+"""pytest's names of the gate's own tests."""
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -101,6 +106,8 @@ def key_of(event: AnyEvent) -> str:
             return slice_key(event.property, event.subject, event.witness, event.slice)
         case CaseEnded(again=False, earlier_run=False, slice=int(number)):
             return slice_key(event.property, event.subject, event.witness, number)
+        case CaseEnded(again=False, earlier_run=False) if found := _OWN.search(event.test):
+            return f"{found[1]} {found[2]}"
         case FindingReplayed():
             return finding_key(event.finding, event.subject)
         case CaseRerun():

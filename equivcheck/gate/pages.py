@@ -7,7 +7,7 @@ from pathlib import Path
 
 from equivcheck.gate.result import Result
 from equivcheck.gate.result import write as write_result
-from equivcheck.report.github import annotations
+from equivcheck.report.github import lines_of
 from equivcheck.report.html import as_html
 from equivcheck.report.junit import as_junit
 from equivcheck.report.markdown import as_markdown
@@ -32,7 +32,7 @@ def tell_github(result: Result) -> list[str]:
     if page:
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(as_markdown(result))
-    return annotations(result) if os.environ.get("GITHUB_ACTIONS") == "true" else []
+    return lines_of(result) if os.environ.get("GITHUB_ACTIONS") == "true" else []
 
 
 def _text(path: Path) -> str:

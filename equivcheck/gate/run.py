@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -158,7 +157,8 @@ class Gate:
                 watch(self._following(child, pinned, tests, start))
             except Interrupted as interrupted:
                 child.interrupt(_PATIENCE)
-                for event in islice(filter(None, child.events()), self._taken, None):
+                rest = [event for event in child.events() if event is not None][self._taken :]
+                for event in rest:
                     self._take(event, pinned, tests)
                 self._keep(Stopped(str(interrupted)))
                 return

@@ -8,7 +8,7 @@ _MOST = 10
 """Annotations of a kind that GitHub keeps for a step."""
 
 
-def annotations(result: Result) -> list[str]:
+def lines_of(result: Result) -> list[str]:
     """One line for each failure, and one for the answer; text is escaped, so that no name can speak to the runner."""
     lines = []
     for failure in result.failures[: _MOST - 1]:

@@ -40,11 +40,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """Bars with a title, and a sentence that says what they come to."""
+    """Bars with a title, and a sentence that says what they come to. Where they are goals, none should be empty."""
 
     title: str
     bars: tuple[Bar, ...]
     says: str = ""
+    goals: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ def _numbers(result: Result) -> list[tuple[str, str]]:
         (f"{len(result.failures):,}", "failures"),
     ]
     if result.faults:
-        found.append((f"{sum(f.caught for f in result.faults)} / {len(result.faults)}", "injected faults seen"))
+        placed = [fault for fault in result.faults if not fault.refused]
+        found.append((f"{sum(fault.caught for fault in placed)} / {len(placed)}", "injected faults seen"))
     if result.baseline is not None:
         found.append((shares(result.baseline.equal, result.baseline.elements), "bits equal to the baseline"))
     if result.findings:
@@ -159,7 +161,9 @@ def _ladder(name: str, coverage: Coverage) -> Chart:
         return Chart(name, ())
     missed = sum(not count for count in counts)
     says = f"{missed} of {len(counts)} edges were not reached" if missed else f"all {len(counts)} edges were reached"
-    return Chart(_TITLES.get(name, name), _bars([goal.name.partition("=")[2] for goal in values], counts), says)
+    return Chart(
+        _TITLES.get(name, name), _bars([goal.name.partition("=")[2] for goal in values], counts), says, goals=True
+    )
 
 
 _TITLES = {

@@ -55,7 +55,8 @@ def as_junit(result: Result) -> bytes:
         _child(gate, "failure" if result.exit_code == 1 else "error", result.sentence, "\n".join(result.reasons))
     _count(root)
     xml.indent(root)
-    return b'<?xml version="1.0" encoding="utf-8"?>\n' + xml.tostring(root, encoding="utf-8") + b"\n"
+    body: bytes = xml.tostring(root, encoding="utf-8", xml_declaration=True)
+    return body + b"\n"
 
 
 def _suite(root: xml.Element, name: str, seconds: float = 0.0) -> xml.Element:

@@ -40,8 +40,8 @@ def _facts(result: Result) -> list[str]:
         + (f" (shard {shard})" if shard else "")
     ]
     if result.faults:
-        seen = sum(fault.caught for fault in result.faults)
-        facts.append(f"{seen} of {len(result.faults)} faults that were put in were seen")
+        placed = [fault for fault in result.faults if not fault.refused]
+        facts.append(f"{sum(fault.caught for fault in placed)} of {len(placed)} faults that were put in were seen")
     if result.baseline is not None:
         cases = ", ".join(f"{count} {agreement}" for agreement, count in sorted(result.baseline.cases.items()))
         equal = shares(result.baseline.equal, result.baseline.elements)
