@@ -30,6 +30,8 @@ def _small(old: str, new: str) -> tuple[Edit, ...]:
     return (Edit("small_tables.py", old, new),)
 
 
+_MORE_RUNS_THAN_ROWS = _transpose("most = min(count, end)", "most = count")
+
 FORWARD: tuple[Fault, ...] = (
     Fault(
         "tail-of-tile-lost",
@@ -329,7 +331,8 @@ RUNS: tuple[Fault, ...] = (
         Kind.RUNS,
         "Every lookup is a run of its own; all update from the same old row.",
         _FEW,
-        _transpose("starts_run[1:] &= rows[1:] != rows[:-1]", "starts_run[1:] &= rows[1:] >= rows[:-1]"),
+        _transpose("starts_run[1:] &= rows[1:] != rows[:-1]", "starts_run[1:] &= rows[1:] >= rows[:-1]")
+        + _MORE_RUNS_THAN_ROWS,
         report=f"{_FBGEMM}/pull/586",
     ),
     Fault(
@@ -341,7 +344,8 @@ RUNS: tuple[Fault, ...] = (
             "starts_run[1:] &= rows[1:] != rows[:-1]",
             "starts_run[8:] &= (rows[8:] != rows[7:-1]) | (rows[8:] == rows[:-8])\n"
             "    starts_run[1:8] &= rows[1:8] != rows[:-1][:7]",
-        ),
+        )
+        + _MORE_RUNS_THAN_ROWS,
     ),
     Fault(
         "last-row-not-updated",
@@ -372,7 +376,7 @@ RUNS: tuple[Fault, ...] = (
         _EDGE,
         _transpose(
             "tl.load(features.row_base + feature, mask=owned, other=0) + row, end)",
-            "tl.load(features.row_base, mask=owned, other=0) + row, end)",
+            "tl.load(features.row_base + feature * 0, mask=owned, other=0) + row, end)",
         ),
     ),
     Fault(

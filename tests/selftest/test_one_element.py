@@ -164,6 +164,20 @@ def test_an_exact_zero_may_have_either_sign() -> None:
         assert judge(given, Kernel().arithmetic(given.case), either).status is not Status.FAILED
 
 
+def test_an_overflow_on_the_way_is_not_blamed() -> None:
+    """3e38 + 3e38 - 3e38 - 3e38: zero in one order, infinity or NaN in others."""
+    bags = (Bag(tuple(Lookup(row) for row in range(4))),)
+    given = materialise(Case(features=(Feature(rows=4, dim=1, bags=bags),), optimizer=Optimizer(learning_rate=0.0)))
+    table = np.asarray([[3e38], [3e38], [-3e38], [-3e38]], np.float32)
+    given = replace(given, initial=replace(given.initial, tables=(table,)))
+    kernel = Kernel()
+    outcome = kernel.run(given)
+    found = outcome.results[0]
+    assert isinstance(found, Forward)
+    assert not np.isfinite(found.output).all()
+    assert judge(given, kernel.arithmetic(given.case), outcome).status is not Status.FAILED
+
+
 def test_a_case_that_could_show_nothing_is_not_passed() -> None:
     """A 16-bit output beside a tie is one of two numbers with or without a lookup of 2^-26."""
     bags = tuple(Bag((Lookup(0), Lookup(1))) for _ in range(20))

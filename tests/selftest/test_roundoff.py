@@ -100,6 +100,25 @@ def test_a_fused_product_stays_inside(flushes: bool) -> None:
         inside(interval, found, ~unclear)
 
 
+def test_an_operation_is_tight() -> None:
+    """Correctly rounded operations on ordinary numbers may move by u of the result, and hardly more."""
+    rng = np.random.default_rng(3)
+    x, y = (nearest(1 + rng.random(COUNT), DType.FP32) for _ in range(2))
+    ops = Fp32Operations(1, 1, False, x.shape)
+    a, b = point(x), point(y)
+    for interval, exact in (
+        (ops.add(a, b), x + y),
+        (ops.multiply(a, b), x * y),
+        (ops.scale(a, b), x * y),
+        (ops.divide(a, b), x / y),
+        (ops.square(a), x * x),
+        (ops.sqrt(a), np.sqrt(x)),
+    ):
+        width = interval.high - interval.low
+        assert (width <= 2.001 * FP32.unit_roundoff * exact).all()
+        assert (width > 1.999 * FP32.unit_roundoff * exact).any()
+
+
 def test_exact_results_stay_points() -> None:
     """Small integers, and powers of two that stay in range."""
     ops = Fp32Operations(1, 1, False, (3,))
