@@ -129,6 +129,8 @@ class _Limited:
             folder=self._folder,
             findings=findings,
             watch=lambda _: isolation.limited(self._time_limit),
+            # A property may run its case twice, and a case that ends a process by design may do so only once in it.
+            isolate=lambda case, name, folder: isolation.judge(case, name, folder, self._time_limit),
         )
 
 
