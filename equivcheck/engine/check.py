@@ -192,10 +192,10 @@ class Check:
             self.counts.distances(name, found)
 
     def _count(self, run: Run) -> None:
+        self.counts.count_type(run.case.weights, run.verdict)  # the first failure too, which is drawn, not shrunk
         if run.verdict.status in FAILURES:
             return
         self.counts.count(run.verdict)
-        self.counts.count_type(run.case.weights, run.verdict)
         self.counts.subject_seconds += run.subject_seconds
         self.counts.judge_seconds += run.judge_seconds
         if run.outcome is not None and run.outcome.transfers is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -69,11 +70,14 @@ class TypeCounts(msgspec.Struct):
     ratios: list[int] = msgspec.field(default_factory=lambda: [0] * (len(RATIO_EDGES) + 1))
 
     def count(self, verdict: Verdict) -> None:
-        """Count one case."""
+        """Count one case. One that findings explain says nothing about errors within their bounds."""
         add(self.statuses, verdict.status.value)
-        judged = [report.worst_ratio for report in verdict.reports if report.judged]
-        if judged:
-            self.ratios[bisect.bisect_left(RATIO_EDGES, max(judged))] += 1
+        if verdict.status is Status.KNOWN:
+            return
+        ratios = [report.worst_ratio for report in verdict.reports if report.judged]
+        ratios += [found.ratio for found in verdict.discrepancies if not math.isnan(found.ratio)]
+        if ratios:
+            self.ratios[bisect.bisect_left(RATIO_EDGES, max(ratios))] += 1
 
     def merge(self, other: TypeCounts) -> None:
         """Count all of `other` in."""
@@ -103,7 +107,7 @@ class Counts(msgspec.Struct):
     transfers
         What crossed between host and device, for subjects that measure it.
     types
-        Cases by the type of their tables.
+        Cases by the type of their tables, each slice's first failure among them.
     ulps
         Elements by their distance from a witness, by tensor.
     """

@@ -92,6 +92,7 @@ class Gate:
         with _locked(self.folder), _told_to_end():
             pinned = self.inputs.pinned(Path.cwd())
             done, saved = self._take_up(pinned)
+            write(self._result(ended=False), self.folder)
             with (self.folder / EVENTS).open("ab", buffering=0) as self._events:
                 try:
                     self._child(pinned, done, saved, start)
@@ -175,7 +176,7 @@ class Gate:
             if event is not None:
                 self._take(event, pinned, tests)
             if time.monotonic() - last > _PARTIAL_EVERY:
-                write(self._result(), self.folder)
+                write(self._result(ended=False), self.folder)
                 last = time.monotonic()
             if self.budget and time.time() > start + self.budget:
                 raise Interrupted(f"the budget of {self.budget:g} s was spent before the tests were done")
@@ -210,8 +211,12 @@ class Gate:
     def _keep(self, event: AnyEvent) -> None:
         self._events.write(to_line(event))
 
-    def _result(self) -> Result:
-        result = gather(read_events(self.folder), self.folder, self.inputs.accepted)
+    def _result(self, ended: bool = True) -> Result:
+        """What the events come to. Until the run has ended, it says that it did not: whoever kills it leaves that."""
+        events = list(read_events(self.folder))
+        if not ended:
+            events.append(Stopped("the run has not come to its end"))
+        result = gather(events, self.folder, self.inputs.accepted)
         if not result.subject:
             result.subject = self.inputs.subject
         result.notes += self.notes

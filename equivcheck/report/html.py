@@ -97,7 +97,7 @@ def as_html(result: Result, scripts: Mapping[str, str]) -> str:
         scripts=scripts,
         statuses=list(Status),
         symptoms=_symptoms(result.failures),
-        types=[_ratios(result, name) for name in result.types],
+        types=[_ratios(result, name) for name, found in result.types.items() if any(found.ratios)],
         baseline=_ulps("distance to the baseline, in ulps", result.baseline.ulps if result.baseline else {}),
         witnesses=[_ulps(f"{name}: distance in ulps", found) for name, found in sorted(result.counts.ulps.items())],
         shares_counted=sorted(result.counts.shares.items()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 from equivcheck.engine.show import number, shares
@@ -10,7 +11,7 @@ from equivcheck.verdict import Status
 
 _MOST_FAILURES = 10
 _MARKS = {Answer.RIGHT: "✅", Answer.WRONG: "❌", Answer.CANNOT_TELL: "⚠️"}
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~&@$-])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~@$-])")
 
 
 def as_markdown(result: Result) -> str:
@@ -30,7 +31,12 @@ def as_markdown(result: Result) -> str:
 
 def escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", as_text(text))
+
+
+def as_text(text: str) -> str:
+    """Text that HTML, and Markdown with HTML in it, shows as it is, on one line."""
+    return html.escape(" ".join(text.split()), quote=False)
 
 
 def _facts(result: Result) -> list[str]:
@@ -78,7 +84,7 @@ def _failures(result: Result) -> list[str]:
     lines = [f"## {len(result.failures)} failures", ""]
     for failure in result.failures[:_MOST_FAILURES]:
         lines += [
-            f"<details><summary>{escape(failure.source)}: {escape(failure.symptom)}</summary>",
+            f"<details><summary>{as_text(failure.source)}: {as_text(failure.symptom)}</summary>",
             "",
             _fenced(failure.text),
             "",

@@ -143,6 +143,15 @@ class Hangs(Right):
         return super().run(problem)
 
 
+class Waits(Right):
+    """At bags of three, waits as long as there is a file named `wait` beside the process."""
+
+    def run(self, problem: Problem) -> Outcome:
+        while longest(problem) == 3 and Path("wait").exists():
+            time.sleep(0.05)
+        return super().run(problem)
+
+
 class Raises(Right):
     """Its adapter raises at bags of three."""
 
