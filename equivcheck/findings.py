@@ -19,6 +19,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from equivcheck import golden
 from equivcheck.case import Case, CaseError
 from equivcheck.facts import facts
 from equivcheck.problem import Problem
@@ -244,12 +245,9 @@ def load_finding(path: Path) -> Finding:
 
 
 def built_in_folder() -> Path | None:
-    """The findings that come with equivcheck: in the wheel, or in the checkout."""
-    package = Path(__file__).parent
-    for folder in (package / "golden" / "findings", package.parent / "golden" / "findings"):
-        if folder.is_dir():
-            return folder
-    return None
+    """The findings that come with equivcheck."""
+    golden_folder = golden.folder()
+    return golden_folder / "findings" if golden_folder is not None else None
 
 
 def _known(verdict: Verdict, names: tuple[str, ...]) -> Verdict:

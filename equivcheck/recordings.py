@@ -22,6 +22,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from equivcheck import golden
 from equivcheck.arithmetic import (
     Arithmetic,
     Grouped,
@@ -211,13 +212,12 @@ class Recordings:
 
 
 def built_in_folder(subject: str) -> Path | None:
-    """The recordings of a subject that come with equivcheck: in the wheel, or in the checkout."""
-    package = Path(__file__).parent
-    for folder in (package / "golden", package.parent / "golden"):
-        found = folder / "recordings" / subject
-        if (found / _MANIFEST).is_file():
-            return found
-    return None
+    """The recordings of a subject that come with equivcheck."""
+    golden_folder = golden.folder()
+    if golden_folder is None:
+        return None
+    found = golden_folder / "recordings" / subject
+    return found if (found / _MANIFEST).is_file() else None
 
 
 def named_rows(problem: Problem) -> tuple[npt.NDArray[np.int64], ...]:

@@ -60,11 +60,12 @@ def record(
 ) -> None:
     """Run the curated cases on a subject and keep what it gives."""
     from equivcheck import recordings
+    from equivcheck.golden import read_cases
     from equivcheck.runner import Subject
     from equivcheck.surviving import record_surviving
 
     loaded = Subject.load(subject)
-    records, refused = record_surviving(_read(cases), subject, _findings())
+    records, refused = record_surviving(read_cases(cases), subject, _findings())
     folder = out or _GOLDEN / "recordings" / subject
     recordings.write(folder, _provenance(subject, dict(loaded.versions)), records)
     size = sum(path.stat().st_size for path in folder.iterdir())
@@ -148,15 +149,6 @@ def _findings() -> tuple[Any, ...]:
 
     folder = built_in_folder()
     return load_findings([folder]) if folder is not None else ()
-
-
-def _read(path: Path) -> tuple[Any, ...]:
-    from equivcheck.case import Case, CaseError
-
-    try:
-        return tuple(Case.from_json(line) for line in path.read_bytes().splitlines() if line.strip())
-    except OSError as error:
-        raise CaseError(f"{path} cannot be read: {error.strerror}; make it with equivcheck golden curate") from None
 
 
 def _provenance(subject: str, versions: dict[str, str]) -> Any:
