@@ -173,7 +173,7 @@ def _types(found: dict[str, TypeCounts]) -> dict[str, TypeCounts]:
 
 
 def _failures(events: list[AnyEvent], folder: Path) -> list[Failure]:
-    """Failures in the order in which they came, each saved case once."""
+    """Failures in the order in which they came, each saved case once: its name holds what failed and how."""
     found: dict[str, Failure] = {}
     for event in events:
         match event:
@@ -188,7 +188,7 @@ def _failures(events: list[AnyEvent], folder: Path) -> list[Failure]:
             case _:
                 continue
         for one in told:
-            found.setdefault(one.saved, _failure(source, subject, one, folder))
+            found.setdefault(Path(one.saved).name, _failure(source, subject, one, folder))
     return list(found.values())
 
 

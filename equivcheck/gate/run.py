@@ -98,6 +98,7 @@ class Gate:
                     self._child(pinned, done, saved, start)
                 except Interrupted as interrupted:
                     self._keep(Stopped(str(interrupted)))
+            (self.folder / CASES).mkdir(exist_ok=True)  # the engine removes it where nothing was saved
             result = self._result()
             with contextlib.suppress(Interrupted):
                 self._scripts(result, start)
