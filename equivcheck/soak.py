@@ -80,8 +80,9 @@ class Soaked(msgspec.Struct):
         By status, tensor and finding.
     ratios
         By tensor and storage type, such as `output bf16`.
-    seconds
-        In the processes: with drawing, truth and comparison.
+    seconds, processor_seconds
+        In the processes: with drawing, truth and comparison; and how much of it they had a processor. Where others want
+        it too, the second says how fast a core is.
     first, last
         Seeds that were taken, `last` excluded; every one of them.
     """
@@ -92,6 +93,7 @@ class Soaked(msgspec.Struct):
     alarms: list[Alarm] = msgspec.field(default_factory=list)
     coverage: dict[str, Any] = msgspec.field(default_factory=lambda: Coverage().to_builtins())
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     first: int = 0
     last: int = 0
 
@@ -110,6 +112,7 @@ class Soaked(msgspec.Struct):
         coverage.merge(Coverage.from_builtins(other.coverage))
         self.coverage = coverage.to_builtins()
         self.seconds += other.seconds
+        self.processor_seconds += other.processor_seconds
         self.last = max(self.last, other.last)
 
     def count(self, run: Run, seed: int, menu: str) -> None:
@@ -294,7 +297,7 @@ def _serve(plan: Plan, connection: Connection, journal: str) -> None:
     drawing = _Drawing(subject.backend.supports)
     with Path(journal).open("w") as noted:
         while (chunk := _received(connection)) is not None:
-            started = time.perf_counter()
+            started, used = time.perf_counter(), time.process_time()
             found, coverage = Soaked(plan.subject, first=chunk[0], last=chunk[1]), Coverage()
             for seed in range(*chunk):
                 case, menu = drawing.case(seed)
@@ -313,7 +316,7 @@ def _serve(plan: Plan, connection: Connection, journal: str) -> None:
                     judged = run.verdict.status is not Status.UNSUPPORTED
                     coverage.add(facts(case, run.problem), judged=judged, paths=_paths(run.outcome))
             found.coverage = coverage.to_builtins()
-            found.seconds = time.perf_counter() - started
+            found.seconds, found.processor_seconds = time.perf_counter() - started, time.process_time() - used
             connection.send(msgspec.json.encode(found))
 
 
@@ -348,9 +351,9 @@ def as_text(soaked: Soaked, elapsed: float) -> Iterator[str]:
     """What was found, in lines."""
     counts = soaked.counts
     statuses = ", ".join(f"{number:,} {status}" for status, number in counts.statuses.items())
-    rate = soaked.cases / soaked.seconds if soaked.seconds else 0.0
+    rate, core = (soaked.cases / s if s else 0.0 for s in (soaked.seconds, soaked.processor_seconds))
     yield f"{soaked.subject}: seeds {soaked.first} to {soaked.last}: {soaked.cases:,} cases ({statuses})"
-    yield f"{rate:.0f} cases a second and process; {elapsed:.0f} s in all"
+    yield f"{rate:.0f} cases a second and process, {core:.0f} a second of processor time; {elapsed:.0f} s in all"
     for name, number in sorted(counts.findings.items()):
         yield f"  {number:>8,}  {name}"
     yield "cases by their worst error as a share of the bound:"

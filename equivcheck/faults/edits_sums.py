@@ -189,7 +189,8 @@ FORWARD: tuple[Fault, ...] = (
         Kind.ACCUMULATOR,
         "Outputs for which fp64 is asked are summed in fp32.",
         _BITS,
-        (
+        first=("around_the_call", "per_sample_weights"),
+        edits=(
             Edit(
                 "module.py",
                 "accumulation=module.accumulation,\n            tile=tile(",
@@ -442,7 +443,8 @@ RUNS: tuple[Fault, ...] = (
         Kind.ACCUMULATOR,
         "Row gradients for which fp64 is asked are summed in fp32.",
         _BITS,
-        (
+        first=("around_the_call", "per_sample_weights"),
+        edits=(
             Edit(
                 "module.py", "torch.float64 if module.accumulation is torch.float64 else torch.float32", "torch.float32"
             ),

@@ -121,6 +121,8 @@ class Fault:
         Public report that it is modelled on, if there is one.
     proof
         Why nobody can see it (`Reach.NOBODY`), or why not here.
+    first
+        Properties that look for it before those of its class, where the class is no good guide.
     """
 
     name: str
@@ -134,12 +136,18 @@ class Fault:
     report: str = ""
     proof: str = ""
     simulated: bool = False
+    first: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.edits) == (self.wrap is not None):
             raise FaultError(f"fault {self.name!r} has {len(self.edits)} edits and wrap {self.wrap}; give one of both")
         if self.reach is not Reach.HERE and not self.proof:
             raise FaultError(f"fault {self.name!r} is not seen here and says no reason; give it a proof")
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Properties in the order in which they are tried; the others follow."""
+        return tuple(dict.fromkeys((*self.first, *ORDER[self.kind])))
 
     @property
     def subtle(self) -> bool:

@@ -19,7 +19,7 @@ from equivcheck.engine.hunt import budget_of, examples_of, our_profile
 from equivcheck.engine.properties import Property, Slice, property_of
 from equivcheck.engine.suite import PREFIX, suite_folder
 from equivcheck.faults.catalogue import by_name, faulty
-from equivcheck.faults.fault import ORDER, Kind
+from equivcheck.faults.fault import Fault
 from equivcheck.minimise import minimise
 from equivcheck.runner import Run, Subject, error_verdict
 
@@ -90,10 +90,9 @@ def properties() -> dict[str, Property]:
     return found
 
 
-def ordered(kind: Kind) -> tuple[str, ...]:
-    """All properties, those that look for this class first."""
-    first = ORDER[kind]
-    return (*first, *(name for name in properties() if name not in first))
+def ordered(fault: Fault) -> tuple[str, ...]:
+    """All properties, those that look for this fault first."""
+    return (*fault.order, *(name for name in properties() if name not in fault.order))
 
 
 def first_kill(
@@ -118,7 +117,7 @@ def first_kill(
     fault = by_name(name)
     backend = faulty(fault, subject)
     hunting = Hunting(Subject(f"{backend.name} with {name}", backend), profile, seed, watch)
-    names = only or ordered(fault.kind)
+    names = only or ordered(fault)
     kill = None
     for chosen in names:
         kill = hunting.kill(properties()[chosen])
