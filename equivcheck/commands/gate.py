@@ -65,7 +65,7 @@ def command(
                 shrink=shrink,
                 properties=tuple(path.resolve() for path in suite or ()),
                 saved=saved,
-                golden=golden_file() if golden else None,
+                curated=golden_file() if golden else None,
                 baseline=baseline_folder(baseline) if baseline else None,
                 findings=tuple(findings or ()),
                 unsupported=unsupported or accepted_file(subject),

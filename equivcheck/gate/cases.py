@@ -6,7 +6,6 @@ pytest collects this file in the gate's child process. Every case is journalled 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from equivcheck import store, verification
 from equivcheck.case import Case
-from equivcheck.compare import judge
 from equivcheck.drift import Drift, drift
 from equivcheck.engine import show
 from equivcheck.engine.check import CaseFailed, Check, EndedBefore, NotJudged, describe
@@ -28,9 +26,10 @@ from equivcheck.engine.suite import find_property
 from equivcheck.engine.worker import JournalGuard, Worker, worker_of
 from equivcheck.findings import FAILURES, explain
 from equivcheck.gate import orders as keys
+from equivcheck.gate import proof
 from equivcheck.gate.orders import GOLDEN, SAVED
 from equivcheck.gate.plugin import ARGUMENT, EVENT, orders_of
-from equivcheck.gate.tamper import FAULTS, Fault
+from equivcheck.golden import read_cases
 from equivcheck.recordings import Recordings
 from equivcheck.runner import Run, Subject
 from equivcheck.store import Kind, Provenance, SavedCase
@@ -39,10 +38,6 @@ from equivcheck.verification import Agreement
 
 _TIMES = 3
 """Runs of a saved failure: one that fails every other time is seen with a probability of 7/8."""
-_MOST_CASES = 40
-"""Cases with a place for a fault that are tried. The faults are large, so the first few show them."""
-_MOST_DRAWN = 600
-"""Cases that are drawn for it: a subject may refuse nearly all."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +72,9 @@ class RecordedCase:
 
 @dataclass(frozen=True)
 class Injected:
-    """A fault that is put into the subject's results."""
+    """A fault that is put into the subject's results, or into its source."""
 
-    fault: Fault
+    fault: proof.AnyFault
     subject: str
 
     @property
@@ -104,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 folder = Path(orders.baseline)
                 found += [RecordedCase(folder, case, subject) for case in _recordings(folder).cases]
             case "test_fault" if orders.faults:
-                found += [Injected(fault, subject) for fault in FAULTS]
+                found += [Injected(fault, subject) for fault in proof.sample(subject)]
     metafunc.parametrize(ARGUMENT, found, ids=[part.key.partition(" ")[2] for part in found])
 
 
@@ -154,31 +149,30 @@ def test_recorded(gate_case: RecordedCase, request: pytest.FixtureRequest) -> No
 
 
 def test_fault(gate_case: Injected, request: pytest.FixtureRequest) -> None:
-    """A fault that is put into the subject's results is seen, and the results without it are right."""
+    """A fault that is put in is seen, and the results without it are right."""
     item, fault = request.node, gate_case.fault
     worker, subject = worker_of(item.config), load_subject(gate_case.subject)
-    tried, symptom, control = 0, "", ""
     findings = worker.findings_on(subject)
-    for run in _right_runs(worker, subject, item):
-        assert run.problem is not None
-        assert run.outcome is not None
-        assert run.arithmetic is not None
-        changed = fault.change(run.problem, run.outcome)
-        if changed is None:
+    judged = proof.judged_with(fault, subject, worker.options.time_limit)
+    guard = JournalGuard(worker, worker.provenance(subject, "", item.path), item.nodeid)
+    tried, symptom, control = 0, "", ""
+    for run in proof.right_runs(subject, guard, findings):
+        verdict = judged(run)
+        if verdict is None:
             continue
         tried += 1
-        verdict = judge(run.problem, run.arithmetic, changed)
         if verdict.status in FAILURES:
+            assert run.problem is not None
             verdict, _ = explain([f for f in findings if f.holds(run.problem)], run.problem, verdict)
         if verdict.status in FAILURES:
             symptom = describe(verdict)
-            again = judge(run.problem, run.arithmetic, run.outcome)
-            control = "" if again.status in verification.RIGHT else f"without the fault it is {again.status.value} too"
+            again = guard.run(run.case, subject, ()).verdict.status
+            control = "" if again in verification.RIGHT else f"without the fault it is {again.value} too"
             break
-        if tried == _MOST_CASES:
+        if tried == proof.MOST_CASES:
             break
     refused = "" if tried else f"{subject.name} takes no case that has a place for it"
-    event = FaultTried(fault.name, fault.title, subject.name, bool(symptom), tried, symptom, control, refused)
+    event = FaultTried(fault.name, proof.title(fault), subject.name, bool(symptom), tried, symptom, control, refused)
     item.stash[EVENT] = event
 
 
@@ -255,34 +249,6 @@ def _told(
     return Told(symptom, verdict.status, str(path), str(path), replay, "\n".join(lines))
 
 
-def _right_runs(worker: Worker, subject: Subject, item: pytest.Item) -> Iterator[Run]:
-    """Small cases of every kind that the subject takes and gets right, in the same order everywhere."""
-    import strategies
-    from strategies.choices import MENUS
-
-    budget = strategies.Profile("quick").budget
-    guard = JournalGuard(worker, worker.provenance(subject, "", item.path), item.nodeid)
-    for seed in range(_MOST_DRAWN):
-        case = strategies.random_case(seed, budget, MENUS[seed % len(MENUS)])
-        if not subject.backend.supports(case):
-            case = _plain(case)
-        if not subject.backend.supports(case) or verification.danger(case, subject, worker.findings_on(subject)):
-            continue
-        try:
-            run = guard.run(case, subject, worker.findings_on(subject))
-        except EndedBefore:
-            continue
-        if run.verdict.status is Status.PASSED and run.outcome is not None:
-            yield run
-
-
-def _plain(case: Case) -> Case:
-    """The case with every setting at its default, for a subject that takes little else."""
-    if case.ranks or case.captured is not None:
-        return case
-    return Case(tuple(msgspec.structs.replace(feature, frozen=False) for feature in case.features))
-
-
 def _apart(folder: Path, run: Run) -> Drift:
     total = Drift()
     if run.problem is None or run.outcome is None:
@@ -306,14 +272,11 @@ def _saved(path: Path, subject: str) -> Again:
     return Again(SAVED, path.stem, subject, saved, path)
 
 
-def _golden(path: Path, subject: str) -> list[Again | RecordedCase | Injected]:
-    found: list[Again | RecordedCase | Injected] = []
-    for line in path.read_bytes().splitlines():
-        if line.strip():
-            case = Case.from_json(line)
-            saved = SavedCase(case, Kind.DRAWN, Provenance(subject), Status.PASSED)
-            found.append(Again(GOLDEN, case.digest, subject, saved))
-    return found
+def _golden(path: Path, subject: str) -> list[Again]:
+    return [
+        Again(GOLDEN, case.digest, subject, SavedCase(case, Kind.DRAWN, Provenance(subject), Status.PASSED))
+        for case in read_cases(path)
+    ]
 
 
 def _first_line(text: str) -> str:

@@ -48,7 +48,9 @@ _NUMBER = re.compile(r"(?<![A-Za-z_])\d[\d,.]*")
 """Numbers that stand by themselves: `fp16` and `int32` are kept."""
 
 
-def gather(events: Iterable[AnyEvent], folder: Path, accepted: frozenset[str] | None = None) -> Result:
+def gather(
+    events: Iterable[AnyEvent], folder: Path, accepted: frozenset[str] | None = None, *, whole: bool = False
+) -> Result:
     """The result of a run's events.
 
     Parameters
@@ -59,13 +61,15 @@ def gather(events: Iterable[AnyEvent], folder: Path, accepted: frozenset[str] | 
         The gate's folder, to which the files of saved cases are relative.
     accepted
         Reasons for which the subject may refuse cases; None where none were recorded.
+    whole
+        Whether all shards should be there.
     """
     kept = _once(events)
     summary = Summary()
     for event in kept:
         summary(event)
     plans = [event for event in kept if isinstance(event, Planned)]
-    mine = list(dict.fromkeys(key for plan in plans for key in plan.mine))
+    mine = list(dict.fromkeys(key for plan in plans for key in (plan.every if whole else plan.mine)))
     done = {key_of(event) for event in kept} - {""}
     missing = [key for key in mine if key not in done and not key.startswith("test ")]
     pinned = plans[0].pinned if plans else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from equivcheck import store
+from equivcheck import golden, store
 from equivcheck.backends.registry import SubjectError, parse
 from equivcheck.case import CaseError
 from equivcheck.engine import machine, placement
@@ -33,8 +33,8 @@ class Inputs(msgspec.Struct, frozen=True):
         Files and folders of properties; the suite's where there are none.
     saved
         Files of saved cases that are run again.
-    golden
-        File with a curated case a line; None where there is none.
+    curated
+        File with a case a line; None for none.
     baseline
         Folder of recordings.
     findings
@@ -51,7 +51,7 @@ class Inputs(msgspec.Struct, frozen=True):
     shrink: bool = True
     properties: tuple[Path, ...] = ()
     saved: tuple[Path, ...] = ()
-    golden: Path | None = None
+    curated: Path | None = None
     baseline: Path | None = None
     findings: tuple[Path, ...] = ()
     unsupported: Path | None = None
@@ -81,7 +81,7 @@ class Inputs(msgspec.Struct, frozen=True):
             "subject's file": _digest(_files_of(self.subject, here)),
             "properties": _digest(self.properties or (suite_folder(),)),
             "saved cases": _digest(self.saved),
-            "golden cases": _digest([self.golden] if self.golden else []),
+            "golden cases": _digest([self.curated] if self.curated else []),
             "findings": _digest([*filter(None, [findings_folder()]), *self.findings]),
             "baseline": str(self.baseline) if self.baseline else "",
             "baseline's digest": _digest([self.baseline / "manifest.json"] if self.baseline else []),
@@ -135,11 +135,8 @@ def saved_cases(folders: Iterable[Path]) -> tuple[tuple[Path, ...], list[str]]:
 
 
 def _built_in(name: str) -> Path | None:
-    package = Path(__file__).parents[1]
-    for folder in (package / "golden", package.parent / "golden"):
-        if (folder / name).is_file():
-            return folder / name
-    return None
+    folder = golden.folder()
+    return folder / name if folder is not None and (folder / name).is_file() else None
 
 
 def _files_of(subject: str, here: Path) -> list[Path]:

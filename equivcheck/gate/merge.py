@@ -65,12 +65,7 @@ def merge(folders: Sequence[Path], out: Path, unsupported: Path | None = None) -
     write_atomically(out / EVENTS, b"".join(map(to_line, events)))
     file = unsupported or accepted_file(plans[0].pinned["subject"])
     accepted = None if file is None else frozenset(file.read_text().splitlines())
-    result = gather(events, out, accepted)
-    if absent:
-        whole = set(plans[0].every) - {key for plan in plans for key in plan.mine}
-        result.missing += sorted(whole)
-        result.tests += len(whole)
-        result.finished = False
+    result = gather(events, out, accepted, whole=True)
     pages.write(result, out)
     return result
 

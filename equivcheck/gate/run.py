@@ -148,7 +148,7 @@ class Gate:
             deadline=start + self.budget - reserve if self.budget else 0.0,
             done=done,
             saved=tuple(map(str, saved)),
-            golden=str(self.inputs.golden.resolve()) if self.inputs.golden else "",
+            golden=str(self.inputs.curated.resolve()) if self.inputs.curated else "",
             baseline=str(self.inputs.baseline) if self.inputs.baseline else "",
             faults=self.inputs.faults,
         )

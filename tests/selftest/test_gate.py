@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import msgspec
@@ -30,6 +31,7 @@ from equivcheck.engine.events import (
     to_line,
 )
 from equivcheck.engine.failures import Told
+from equivcheck.formats import AnyArray
 from equivcheck.gate.gather import gather
 from equivcheck.gate.orders import Orders, key_of, slice_key
 from equivcheck.gate.result import Answer, Result, read, schema, write
@@ -139,7 +141,11 @@ def test_a_test_that_is_reported_twice_counts_once() -> None:
 
 
 def test_events_and_result_survive_their_files(tmp_path: Path) -> None:
-    events = [slice_(), FaultTried("f", "t", "kernel", True, 1), CaseCompared("a", "kernel", "bit-equal", 4, 4)]
+    events: list[AnyEvent] = [
+        slice_(),
+        FaultTried("f", "t", "kernel", True, 1),
+        CaseCompared("a", "kernel", "bit-equal", 4, 4),
+    ]
     assert [from_line(to_line(event)) for event in events] == events
     found = result(*events)
     write(found, tmp_path)
@@ -164,10 +170,10 @@ def test_shards_are_disjoint_and_together_everything(number: int) -> None:
 # Drift
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
 def test_ulps_are_steps_in_the_types_sequence(dtype: type) -> None:
-    one, most = dtype(1), ml_dtypes.finfo(dtype)
-    near = dtype(1 + float(most.eps))
-    ours = np.array([1, one, 0, -1, 1, np.nan, np.nan, np.inf, np.inf], dtype)
-    theirs = np.array([1, near, -0.0, -1, 2, np.nan, 1, np.inf, -np.inf], dtype)
+    most: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    near = 1 + float(most.eps)
+    ours: AnyArray = np.array([1, 1, 0, -1, 1, np.nan, np.nan, np.inf, np.inf], dtype)
+    theirs: AnyArray = np.array([1, near, -0.0, -1, 2, np.nan, 1, np.inf, -np.inf], dtype)
     found = drift(ours, theirs)
     assert (found.elements, found.equal) == (9, 5)
     binade = round(1 / float(most.eps))

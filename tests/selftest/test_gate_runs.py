@@ -120,7 +120,7 @@ def test_a_subject_that_is_missing_or_takes_nothing_is_no_answer(engine: Engine,
     code, said, result = gate(engine, kernels, "Refuses", out="refuses")
     assert code == 2
     assert "no case was judged, since the subject refuses all: it takes no cases at all" in said
-    assert result.unsupported == {"it takes no cases at all": 20}
+    assert list(result.unsupported) == ["it takes no cases at all"]
     assert (engine.folder / "refuses" / "unsupported.txt").read_text() == "it takes no cases at all\n"
 
 
@@ -187,8 +187,8 @@ def test_shards_merge_into_what_one_machine_runs(engine: Engine, kernels: Path) 
     assert result.shards == [(1, 2), (2, 2)]
     assert all((engine.folder / "merged" / failure.saved).is_file() for failure in result.failures)
 
-    part = engine.equivcheck("merge", "part1", "--out=half")
-    assert part.returncode in (1, 2)
+    half = engine.equivcheck("merge", "part1", "--out=half")
+    assert half.returncode in (1, 2)
     assert any("shard 2/2 is missing" in reason for reason in read(engine.folder / "half").reasons)
     twice = engine.equivcheck("merge", "part1", "part1", "--out=twice")
     assert twice.returncode == 2
