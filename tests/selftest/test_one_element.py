@@ -164,6 +164,27 @@ def test_an_exact_zero_may_have_either_sign() -> None:
         assert judge(given, Kernel().arithmetic(given.case), either).status is not Status.FAILED
 
 
+@pytest.mark.parametrize(("stored", "status"), [(1.0, Status.PASSED), (1 + 2.0**-7, Status.FAILED)])
+def test_the_other_side_of_a_tie_is_seen(stored: float, status: Status) -> None:
+    """1 + 2^-8 lies in the middle of two bf16 numbers, of which 1 is even."""
+    case = Case(
+        features=(Feature(rows=1, dim=1, bags=(Bag((Lookup(0),)),)),),
+        weights=DType.BF16,
+        optimizer=Optimizer(learning_rate=1.0),
+        weight_values=Values(Regime.CONSTANT),
+    )
+    given = materialise(case)
+    batch = replace(given.batches[0], grad_output=np.full((1, 1), -(2.0**-8), np.float32))
+    given = replace(given, batches=(batch,))
+    outcome = Kernel().run(given)
+    after = outcome.results[1]
+    assert isinstance(after, Update)
+    table = np.full((1, 1), stored).astype(DType.BF16.numpy)
+    after = replace(after, after=replace(after.after, tables=(table,)))
+    outcome = replace(outcome, results=(outcome.results[0], after))
+    assert judge(given, Kernel().arithmetic(case), outcome).status is status
+
+
 def test_an_overflow_on_the_way_is_not_blamed() -> None:
     """3e38 + 3e38 - 3e38 - 3e38: zero in one order, infinity or NaN in others."""
     bags = (Bag(tuple(Lookup(row) for row in range(4))),)
