@@ -67,16 +67,10 @@ def _results(one: Result, two: Result) -> list[Change]:
         found.append(Change("answer", "answer", one.answer, two.answer, two.exit_code > 0))
     versions = (_flat(one), _flat(two))
     found += _apart("pinned", *versions)
-    failures = [
-        {f"{f.source} on {f.subject}: {f.symptom}": f.status.value for f in result.failures} for result in (one, two)
-    ]
+    failures = ({f"{f.source}: {f.symptom}": f.status.value for f in r.failures} for r in (one, two))
     found += _apart("failure", *failures, added_is_worse=True)
-    found += _apart(
-        "finding",
-        {f"{f.finding} on {f.subject}": f.result for f in one.findings},
-        {f"{f.finding} on {f.subject}": f.result for f in two.findings},
-        added_is_worse=True,
-    )
+    findings = ({f.finding: f.result for f in r.findings} for r in (one, two))
+    found += _apart("finding", *findings, added_is_worse=True)
     found += _properties(one, two)
     found += _apart(
         "earlier case",
@@ -100,11 +94,9 @@ def _results(one: Result, two: Result) -> list[Change]:
 
 def _properties(one: Result, two: Result) -> list[Change]:
     found = []
-    before = {(p.name, p.subject): p for p in one.properties}
-    after = {(p.name, p.subject): p for p in two.properties}
-    for key in dict.fromkeys((*before, *after)):
-        old, new = before.get(key), after.get(key)
-        name = key[0] if one.subject == two.subject else f"{key[0]} on {key[1]}"
+    before, after = ({part.name: part for part in result.properties} for result in (one, two))
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name), after.get(name)
         if old is None or new is None:
             was, now = ("not run", "run") if old is None else ("run", "not run")
             found.append(Change("property", name, was, now, new is None))
@@ -119,8 +111,8 @@ def _properties(one: Result, two: Result) -> list[Change]:
 
 
 def _flat(result: Result) -> dict[str, str]:
-    own = {f"{name}: {key}": v for name, versions in result.subject_versions.items() for key, v in versions.items()}
-    return {**result.pinned, **own}
+    own = result.subject_versions.get(result.subject, {})
+    return {**result.pinned, **{f"subject's {name}": version for name, version in own.items()}}
 
 
 def _seen(caught: bool, refused: str) -> str:

@@ -42,6 +42,8 @@ from equivcheck.store import load
 from equivcheck.verdict import Status
 from equivcheck.verification import Agreement
 
+_DRIFT = (Agreement.BIT_EQUAL, Agreement.WITHIN, Agreement.OUTSIDE)
+"""Where a difference is a drift: both results are judged, and the recorded one was right."""
 FIRST = "first"
 """Source of a case that ended the process in a test of the gate's own."""
 _NUMBER = re.compile(r"(?<![A-Za-z_])\d[\d,.]*")
@@ -237,11 +239,12 @@ def _baseline(folder: str, compared: list[CaseCompared]) -> Baseline | None:
         pass
     for event in compared:
         found.cases[event.agreement] = found.cases.get(event.agreement, 0) + 1
-        found.elements += event.elements
-        found.equal += event.equal
-        found.above += event.above
-        for name, number in event.ulps.items():
-            found.ulps[name] = found.ulps.get(name, 0) + number
+        if event.agreement in _DRIFT:
+            found.elements += event.elements
+            found.equal += event.equal
+            found.above += event.above
+            for name, number in event.ulps.items():
+                found.ulps[name] = found.ulps.get(name, 0) + number
         if event.agreement != Agreement.BIT_EQUAL and event.agreement not in (Agreement.UNSUPPORTED, Agreement.NOT_RUN):
             found.changed.append(event)
     return found

@@ -91,7 +91,8 @@ class Baseline(msgspec.Struct):
     cases
         By agreement: bit-equal, within bounds, outside, and so on.
     elements, equal, above, ulps
-        Elements compared, of equal bits, above the recorded ones, and by distance in ulps.
+        Elements compared, of equal bits, above the recorded ones, and by distance in ulps: of the cases that are
+        bit-equal, within bounds or outside. Where one of the two raised, or was wrong before, nothing has drifted.
     changed
         Every case in which a bit changed, within bounds or not.
     """

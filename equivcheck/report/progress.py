@@ -62,4 +62,5 @@ def _words(summary: Summary) -> str:
     if summary.collected is None:
         return "looking for backends"
     failed = f", {len(summary.failures)} failures" if summary.failures else ""
-    return f"{summary.total.judged:,} cases{failed}"
+    first = f", {summary.first_done:,} first tests" if summary.first_done else ""
+    return f"{summary.total.judged:,} cases{first}{failed}"

@@ -8,8 +8,11 @@ from equivcheck.coverage import Coverage
 from equivcheck.engine.counts import Counts, merged
 from equivcheck.engine.events import (
     AnyEvent,
+    CaseCompared,
     CaseEnded,
+    CaseRerun,
     Collected,
+    FaultTried,
     FindingReplayed,
     Finished,
     SliceFinished,
@@ -57,6 +60,7 @@ class Summary:
     finished: Finished | None = None
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     slices_done: int = 0
+    first_done: int = 0  # tests of a gate that come before its slices
     failures: list[Told] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     earlier: list[Told] = field(default_factory=list)
@@ -79,6 +83,8 @@ class Summary:
                     row.counts.statuses[event.failure.status] = row.counts.statuses.get(event.failure.status, 0) + 1
             case FindingReplayed():
                 self.replayed.append(event)
+            case CaseRerun() | CaseCompared() | FaultTried():
+                self.first_done += 1
             case Finished():
                 self.finished = event
 

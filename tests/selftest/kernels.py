@@ -125,6 +125,15 @@ class Crashes(Right):
         return super().run(problem)
 
 
+class Killed(Right):
+    """Its process is killed at bags of three, as the kernel does where memory runs out."""
+
+    def run(self, problem: Problem) -> Outcome:
+        if longest(problem) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(problem)
+
+
 class CrashesAlways(Right):
     """Ends its process at every case with a lookup."""
 

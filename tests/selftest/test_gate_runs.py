@@ -93,7 +93,7 @@ def test_a_wrong_build_fails_and_what_failed_runs_first_the_next_time(engine: En
     assert engine.equivcheck("diff", "out", "out").stdout.startswith("0 changes")
 
 
-@pytest.mark.parametrize(("kernel", "status"), [("Crashes", "crashed"), ("Hangs", "timeout")])
+@pytest.mark.parametrize(("kernel", "status"), [("Crashes", "crashed"), ("Killed", "crashed"), ("Hangs", "timeout")])
 def test_a_build_that_ends_its_process_is_reported_and_nothing_is_lost(
     engine: Engine, kernels: Path, kernel: str, status: str
 ) -> None:
