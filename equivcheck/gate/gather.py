@@ -44,8 +44,6 @@ from equivcheck.verification import Agreement
 
 _DRIFT = (Agreement.BIT_EQUAL, Agreement.WITHIN, Agreement.OUTSIDE)
 """Where a difference is a drift: both results are judged, and the recorded one was right."""
-FIRST = "first"
-"""Source of a case that ended the process in a test of the gate's own."""
 _NUMBER = re.compile(r"(?<![A-Za-z_])\d[\d,.]*")
 """Numbers that stand by themselves: `fp16` and `int32` are kept."""
 
@@ -186,7 +184,7 @@ def _failures(events: list[AnyEvent], folder: Path) -> list[Failure]:
             case SliceFinished():
                 source, subject, told = event.property, event.subject, event.failures
             case CaseEnded(earlier_run=False):
-                source, subject, told = event.property or FIRST, event.subject, (event.failure,)
+                source, subject, told = event.property or "first", event.subject, (event.failure,)
             case CaseRerun(failure=Told() as failure):
                 source, subject, told = event.source, event.subject, (failure,)
             case CaseCompared(failure=Told() as failure):

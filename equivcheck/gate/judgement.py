@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from equivcheck.gate.result import Answer, PropertyResult, Result
+from equivcheck.gate.result import NO_PROPERTIES, Answer, PropertyResult, Result
 from equivcheck.report.summary import MISTRUSTED_SHARE
 from equivcheck.verdict import Status
 from equivcheck.verification import Agreement
@@ -21,12 +21,6 @@ MINIMUM_SHARE = 0.25
 slices come one of each property at a time; so a quarter of a profile is the next smaller one, evenly spread."""
 
 _MOST_NAMED = 4
-_PLACES = {
-    "saved": "a case that failed before",
-    "golden": "a golden case",
-    "baseline": "a recorded case",
-    "first": "a case that runs before the properties",
-}
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ def _wrong(result: Result) -> list[str]:
         key = (failure.source, failure.symptom)
         by_symptom[key] = by_symptom.get(key, 0) + 1
     for (source, symptom), number in by_symptom.items():
-        place = _PLACES.get(source, f"the property {source}")
+        place = NO_PROPERTIES.get(source, f"the property {source}")
         found.append(f"{place} failed ({symptom})" + (f" in {number} cases" if number > 1 else ""))
     for replayed in result.findings:
         if replayed.result != "same":

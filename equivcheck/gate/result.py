@@ -20,6 +20,13 @@ from equivcheck.verdict import Status
 
 FORMAT_VERSION = 1
 FILE = "result.json"
+NO_PROPERTIES = {
+    "saved": "a case that failed before",
+    "golden": "a golden case",
+    "baseline": "a recorded case",
+    "first": "a case that runs before the properties",
+}
+"""Sources of failures that are no properties, in words."""
 
 
 class Answer(enum.StrEnum):
@@ -41,7 +48,7 @@ class Failure(msgspec.Struct, frozen=True):
     Attributes
     ----------
     source
-        The property, or `saved`, `golden`, `baseline`.
+        The property, or one of `NO_PROPERTIES`.
     symptom, status
         What was wrong and how.
     saved, worst

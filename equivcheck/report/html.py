@@ -18,7 +18,7 @@ import msgspec
 from equivcheck.coverage import GOALS, Coverage, Goal, Kind, Missing
 from equivcheck.drift import CLASSES
 from equivcheck.engine.show import number, shares
-from equivcheck.gate.result import Failure, Result
+from equivcheck.gate.result import NO_PROPERTIES, Failure, Result
 from equivcheck.verdict import Status
 
 _LADDERS = ("run", "bag", "lookups", "batch", "features", "dim")
@@ -129,11 +129,11 @@ def _numbers(result: Result) -> list[tuple[str, str]]:
 
 
 def _symptoms(failures: Iterable[Failure]) -> list[Symptom]:
-    def key(failure: Failure) -> tuple[str, str]:
-        return failure.source, failure.symptom
+    def key(failure: Failure) -> tuple[bool, str, str]:  # properties first: theirs are shrunk
+        return failure.source in NO_PROPERTIES, failure.source, failure.symptom
 
     found = []
-    for (source, symptom), group in groupby(sorted(failures, key=key), key):
+    for (_, source, symptom), group in groupby(sorted(failures, key=key), key):
         alike = tuple(group)
         found.append(Symptom(source, symptom, alike[:_MOST_PER_SYMPTOM], max(0, len(alike) - _MOST_PER_SYMPTOM)))
     return found
