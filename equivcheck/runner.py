@@ -138,14 +138,17 @@ def run(
                 return Run(case, subject.name, Verdict(Status.UNSUPPORTED, reason=support.reason or "no reason given"))
             problem = materialise(case, folder)
             relevant = tuple(finding for finding in findings if finding.concerns(subject.name, subject.versions))
-            if isolate is not None and (
-                isolation(subject.backend, case) or any(f.dangerous and f.holds(problem) for f in relevant)
-            ):
-                verdict = isolate(case, subject.name, folder)
-                return _explained(Run(case, subject.name, verdict, problem), relevant)
-            arithmetic = subject.backend.arithmetic(case)
-            start = time.perf_counter()
-            outcome = subject.backend.run(problem)
+            alone = isolate is not None and (
+                isolation(subject.backend, case) != "" or any(f.dangerous and f.holds(problem) for f in relevant)
+            )
+            if not alone:
+                arithmetic = subject.backend.arithmetic(case)
+                start = time.perf_counter()
+                outcome = subject.backend.run(problem)
+        if isolate is not None and alone:
+            # Not under this process's watch: the other one limits the time itself, from when it has started.
+            verdict = isolate(case, subject.name, folder)
+            return _explained(Run(case, subject.name, verdict, problem), relevant)
     except CaseError:
         raise
     except Exception as error:
