@@ -1,4 +1,4 @@
-"""Every algebraic form of an update is right, where the forms differ most: steps larger than rows, fast averages."""
+"""Every algebraic form of an update is right, where the forms differ most: large steps and decays, fast averages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.selftest.simulated.steps import CorrectionForm, DecayForm, Forms, Mom
 RATE = 8.0
 OPTIMIZERS = {
     "l2": Optimizer(OptimizerKind.ROWWISE_ADAGRAD, RATE, decay=Decay.L2, weight_decay=0.125),
-    "decoupled": Optimizer(OptimizerKind.ROWWISE_ADAGRAD, RATE, decay=Decay.DECOUPLED, weight_decay=0.0625),
+    "decoupled": Optimizer(OptimizerKind.ROWWISE_ADAGRAD, 1.0, decay=Decay.DECOUPLED, weight_decay=1.0),
     "adagrad": Optimizer(OptimizerKind.ADAGRAD, RATE),
     "adam": Optimizer(OptimizerKind.ADAM, RATE, beta1=0.125, beta2=0.125, weight_decay=0.0625, step=3),
 }

@@ -80,7 +80,7 @@ MUTANTS = (
         SUMS,
         "radius = sums.gauge *",
         "radius = np.abs(sums.value) *",
-        ("right:any values:0:60",),
+        ("right:any values:0:40",),
     ),
     Mutant(
         "exact data not found",
@@ -94,7 +94,7 @@ MUTANTS = (
         SUMS,
         "sums.errors.quantum * summation.exact_units",
         "sums.errors.quantum * 4 * summation.exact_units",
-        ("right:exact:0:120", "right:values of all magnitudes:0:120"),
+        ("right:exact:0:40", "right:values of all magnitudes:0:40"),
     ),
     Mutant(
         "overflow judged by the value",
@@ -115,14 +115,14 @@ MUTANTS = (
         SUMS,
         "+ underflow[:, None]",
         "+ 0 * underflow[:, None]",
-        ("right:values of all magnitudes:0:120", "right:any values:0:60"),
+        ("right:values of all magnitudes:0:40", "right:any values:0:40"),
     ),
     Mutant(
         "gauge from summed duplicates",
         "oracle/sparse.py",
         "first, second = self._block(start, stop, data), self._block(start, stop, np.abs(data))",
         "first = self._block(start, stop, data)\n        first.sum_duplicates()\n        second = abs(first)",
-        ("right:any values:0:120",),
+        ("right:any values:0:40",),
     ),
     Mutant(
         "gauge of means not divided",
@@ -136,14 +136,14 @@ MUTANTS = (
         "oracle/pooling.py",
         "if dtype is not self.arithmetic.accumulator:  #",
         "if dtype is None:  #",
-        ("right:any values:0:60",),
+        ("right:any values:0:40",),
     ),
     Mutant(
         "store of rows left out",
         "oracle/updates.py",
         "allowed = stored(Interval(low, high), self.dtype, store, DType.FP32)",
         "allowed = Interval(low, high)",
-        ("test_oracle_exact:test_outputs_and_sgd_against_fractions[0]", "right:any values:0:60"),
+        ("test_oracle_exact:test_outputs_and_sgd_against_fractions[0]", "right:any values:0:40"),
     ),
     Mutant(
         "store of rows added to the bound",
@@ -187,14 +187,14 @@ MUTANTS = (
         SUMS,
         "(2 if isinstance(summation, TensorCore) else 1)",
         "1",
-        ("right:values of all magnitudes:0:250",),
+        ("right:values of all magnitudes:0:60",),
     ),
     Mutant(
         "eta/4 for eta/2 of terms",
         "oracle/terms.py",
         "e = info.smallest_subnormal / 2",
         "e = info.smallest_subnormal / 4",
-        ("right:values of all magnitudes:0:120",),
+        ("right:values of all magnitudes:0:40",),
     ),
     Mutant(
         "sign of a gradient taken off its interval",
@@ -232,11 +232,11 @@ MUTANTS = (
         ("test_roundoff:test_a_store_is_tight[0]",),
     ),
     Mutant(
-        "form w - (s + c w) forgotten",
+        "forms (w - s) - c w and w - (s + c w) forgotten",
         OPTIMIZERS,
         "return hull(hull(factored, first), hull(late, joint))",
-        "return hull(hull(factored, first), late)",
-        ("test_forms:test_every_form_is_right[1]", "test_forms:test_every_form_is_right[3]"),
+        "return hull(factored, first)",
+        ("test_forms:test_every_form_is_right[1]",),
     ),
     Mutant(
         "form m + (1 - b) (x - m) forgotten",
@@ -250,7 +250,7 @@ MUTANTS = (
         OPTIMIZERS,
         "relative = power * _U + 2.0**-52",
         "relative = 2.0**-52",
-        ("right:optimizers:0:120",),
+        ("right:optimizers:0:40",),
     ),
     Mutant(
         "Adam's t one late",
