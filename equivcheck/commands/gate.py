@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,25 +15,34 @@ CANNOT_TELL = 2
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+def _option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """An option whose help is one line: a help that fits a screen is read."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def _flag(name: str, text: str) -> Any:
+    return typer.Option(name, help=text)
+
+
 def command(
-    subject: Annotated[str, typer.Option(help="The backend that is to go live.")],
-    out: Annotated[Path, typer.Option(help="Folder for the result, the report and the saved cases.")],
-    witness: Annotated[list[str] | None, typer.Option(help="A backend to compare with; repeatable.")] = None,
-    baseline: Annotated[str | None, typer.Option(help="Recordings to compare with: a folder, or a subject.")] = None,
-    profile: Annotated[str, typer.Option(help=f"How much: {', '.join(PROFILES)}.")] = "thorough",
-    budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 10m, 2h; 0 for no limit.")] = "0",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the run.")] = 0,
-    shard: Annotated[str, typer.Option(help="i/n: the i-th of n machines; see equivcheck merge.")] = "1/1",
-    again: Annotated[list[Path] | None, typer.Option(help="A folder of saved cases to run again; repeatable.")] = None,
-    suite: Annotated[list[Path] | None, typer.Option(help="Properties of your own, in place of the suite's.")] = None,
-    golden: Annotated[bool, typer.Option(help="Run the curated cases first.")] = True,
-    faults: Annotated[bool, typer.Option(help="Show by faults put in that the gate can fail.")] = True,
-    findings: Annotated[list[Path] | None, typer.Option(help="A folder of findings of your own; repeatable.")] = None,
-    unsupported: Annotated[Path | None, typer.Option(help="File with a reason a line that it may refuse for.")] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds that a case may take.")] = DEFAULT_TIME_LIMIT,
-    workers: Annotated[str, typer.Option("--workers", "-n", help="Processes, or auto.")] = "auto",
-    shrink: Annotated[bool, typer.Option(help="Shrink failing cases before they are saved.")] = True,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew where an earlier run was ended.")] = False,
+    subject: Annotated[str, _option("NAME", "The backend that is to go live.")],
+    out: Annotated[Path, _option("DIR", "For the result, report and cases.")],
+    witness: Annotated[list[str] | None, _option("NAME", "Compare with this backend; repeatable.")] = None,
+    baseline: Annotated[str | None, _option("DIR", "Compare with these recordings.")] = None,
+    profile: Annotated[str, _option("NAME", ", ".join(PROFILES) + ".")] = "thorough",
+    budget: Annotated[str, _option("TIME", "For all of it: 90s, 10m; 0: no limit.")] = "0",
+    seed: Annotated[int, _option("N", "Seed of the run.", min=0)] = 0,
+    shard: Annotated[str, _option("I/N", "The I-th of N machines (merge).")] = "1/1",
+    again: Annotated[list[Path] | None, _option("DIR", "Saved cases to run again; repeatable.")] = None,
+    suite: Annotated[list[Path] | None, _option("PATH", "Properties of your own, not the suite's.")] = None,
+    findings: Annotated[list[Path] | None, _option("DIR", "Findings of your own; repeatable.")] = None,
+    unsupported: Annotated[Path | None, _option("FILE", "Reasons that it may refuse for.")] = None,
+    time_limit: Annotated[float, _option("SECS", "That a case may take.")] = DEFAULT_TIME_LIMIT,
+    workers: Annotated[str, _option("N", "Processes.", "--workers", "-n")] = "auto",
+    no_golden: Annotated[bool, _flag("--no-golden", "Leave the curated cases out.")] = False,
+    no_faults: Annotated[bool, _flag("--no-faults", "Put no faults in.")] = False,
+    no_shrink: Annotated[bool, _flag("--no-shrink", "Save failing cases as drawn.")] = False,
+    fresh: Annotated[bool, _flag("--fresh", "Take no ended run up.")] = False,
 ) -> None:
     """Can this build go live? The suite within a budget, and one page to read: OUT/report.html.
 
@@ -62,14 +71,14 @@ def command(
                 profile=profile,
                 seed=seed,
                 time_limit=time_limit,
-                shrink=shrink,
+                shrink=not no_shrink,
                 properties=tuple(path.resolve() for path in suite or ()),
                 saved=saved,
-                curated=golden_file() if golden else None,
+                curated=None if no_golden else golden_file(),
                 baseline=baseline_folder(baseline) if baseline else None,
                 findings=tuple(findings or ()),
                 unsupported=unsupported or accepted_file(subject),
-                faults=faults,
+                faults=not no_faults,
             ),
             out,
             budget=seconds,

@@ -219,6 +219,13 @@ def test_a_baseline_tells_equal_bits_from_wrong_ones(engine: Engine, kernels: Pa
     assert "neither a folder of recordings nor a subject" in missing.stderr
 
 
+@pytest.mark.parametrize("verb", ["gate", "merge", "diff"])
+def test_help_fits_a_screen(engine: Engine, verb: str) -> None:
+    result = engine.equivcheck(verb, "--help")
+    assert result.returncode == 0
+    assert len(result.stdout.splitlines()) <= 40
+
+
 def test_github_gets_a_summary_and_annotations(
     engine: Engine, kernels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
