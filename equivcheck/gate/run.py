@@ -236,7 +236,8 @@ class Gate:
             folder.mkdir(exist_ok=True)
             out = folder / f"{Path(saved).stem}.py"
             file = self.folder / saved
-            command = [sys.executable, "-P", "-m", "equivcheck", "script", str(file), "--out", str(out)]
+            limit = f"--time-limit={self.inputs.time_limit}"
+            command = [sys.executable, "-P", "-m", "equivcheck", "script", str(file), f"--out={out}", limit]
             with contextlib.suppress(subprocess.TimeoutExpired, OSError):
                 subprocess.run(command, capture_output=True, timeout=left, check=False)
         with contextlib.suppress(OSError):
