@@ -168,6 +168,9 @@ def check_available(device: torch.device) -> None:
     BackendUnavailable
         With a sentence: a C++ compiler for the CPU, Triton for CUDA.
     """
+    # Inductor imports Triton, which settles once for all whether the built-in TBE's kernels are interpreted here.
+    with contextlib.suppress(RuntimeError):
+        from equivcheck.triton_tbe import MODE  # noqa: F401
     if device.type == "cpu":
         _check_compiler()
     elif device.type == "cuda":

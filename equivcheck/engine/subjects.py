@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from equivcheck.backends.protocol import BackendUnavailable
-from equivcheck.backends.recorded import Recorded
+from equivcheck.recorded import Recorded
 from equivcheck.recordings import Recordings, built_in_folder
 from equivcheck.runner import Subject
 from equivcheck.store import write_atomically

@@ -40,7 +40,8 @@ def conclude(summary: Summary, exit_status: int, log: str) -> Conclusion:
             f"{len(changed)} findings that no longer hold as recorded" if changed else "",
             f"{len(summary.problems)} properties that have shown nothing" if summary.problems else "",
         ]
-        return Conclusion(WRONG, f"WRONG: {', '.join(filter(None, parts))}, in {judged:,} cases on {on}")
+        sentence = f"WRONG: {', '.join(filter(None, parts))}, in {judged:,} cases on {on}"
+        return Conclusion(WRONG, sentence, "\n\n".join(summary.messages))
     broken = summary.collected.broken if summary.collected else {}
     for name, reason in broken.items():
         return Conclusion(CANNOT_TELL, f"COULD NOT TELL: {name} does not work here: {reason}")

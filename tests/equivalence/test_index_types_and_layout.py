@@ -22,7 +22,8 @@ def test_layout(case: Case, check: Check) -> None:
     if plain == case.layouts:
         return
     contiguous = check(msgspec.structs.replace(case, layouts=plain))
-    if strided.deterministic:
+    # Two right paths may add in another order: plain PyTorch's dot products do where a gradient is strided (2.13, CPU).
+    if strided.exact and contiguous.exact:
         check.same_bits(contiguous, strided, "strided inputs give what their contiguous copies give")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import strategies
 from equivcheck.arithmetic import Arithmetic, Grouped, MeanDivision, Store, StoreRounding, TensorCore
-from equivcheck.backends.recorded import Recorded
+from equivcheck.recorded import Recorded
 from equivcheck.case import (
     BadIndex,
     Bag,
