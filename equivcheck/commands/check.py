@@ -12,23 +12,21 @@ from equivcheck.engine.options import DEFAULT_TIME_LIMIT, PROFILES
 
 
 def command(
-    properties: Annotated[list[str] | None, typer.Argument(help="Properties to check, such as run_length.")] = None,
-    subject: Annotated[list[str] | None, typer.Option(help="A backend to judge; repeatable. Default: all.")] = None,
-    witness: Annotated[list[str] | None, typer.Option(help="A backend to compare with; repeatable.")] = None,
-    profile: Annotated[str, typer.Option(help=f"How much: {', '.join(PROFILES)}.")] = "default",
-    seed: Annotated[str, typer.Option(help="Seed of the run, or random.")] = "0",
-    failures: Annotated[Path, typer.Option(help="Where failing cases are saved.")] = Path("failures"),
-    findings: Annotated[list[Path] | None, typer.Option(help="A folder of findings of your own; repeatable.")] = None,
-    events: Annotated[Path | None, typer.Option(help="Keep what happens as JSON lines.")] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds that a case may take.")] = DEFAULT_TIME_LIMIT,
+    properties: Annotated[list[str] | None, typer.Argument(help="Such as run_length.")] = None,
+    subject: Annotated[list[str] | None, typer.Option(help="Judge it (repeatable).")] = None,
+    witness: Annotated[list[str] | None, typer.Option(help="Compare with it.")] = None,
+    profile: Annotated[str, typer.Option(help="quick, thorough, deep.")] = "default",
+    seed: Annotated[str, typer.Option(help="A number, or random.")] = "0",
+    failures: Annotated[Path, typer.Option(help="Folder of saved cases.", show_default=False)] = Path("failures"),
+    findings: Annotated[list[Path] | None, typer.Option(help="Folder of your own.")] = None,
+    events: Annotated[Path | None, typer.Option(help="Keep JSON lines.")] = None,
+    time_limit: Annotated[float, typer.Option(help="Seconds a case.")] = DEFAULT_TIME_LIMIT,
     workers: Annotated[str, typer.Option("--workers", "-n", help="Processes, or auto.")] = "auto",
-    shrink: Annotated[bool, typer.Option(help="Shrink failing cases before they are saved.")] = True,
-    cases: Annotated[
-        int | None, typer.Option(min=1, help="Soak: so many small cases from fresh seeds on each subject.")
-    ] = None,
-    hours: Annotated[float | None, typer.Option(help="Soak: for so long, shared equally by the subjects.")] = None,
-    coverage: Annotated[bool, typer.Option("--coverage", help="Show what was exercised in full.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    shrink: Annotated[bool, typer.Option(help="Or save as drawn.", show_default=False)] = True,
+    cases: Annotated[int | None, typer.Option(min=1, help="Soak: so many.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Soak: for so long.")] = None,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Show it in full.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
 ) -> None:
     """Judge kernels: generated cases against an fp64 truth with proven bounds.
 
