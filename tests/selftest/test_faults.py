@@ -133,7 +133,8 @@ def test_the_simulated_kernel_passes(name: str) -> None:
 def test_a_fault_of_each_class_is_seen(kind: Kind) -> None:
     name = ONE_OF_EACH[kind]
     assert by_name(name).kind is kind
-    found = first_kill(name, SUBJECT, "default", only=ORDER[kind])
+    # In a process of its own: a kernel that writes past its buffers may end it, which is a kill, too.
+    (found,) = hunt([Request(name, SUBJECT, "default", only=ORDER[kind])], 1)
     assert found.kill is not None, f"{name} lives through {found.cases} cases of {', '.join(ORDER[kind])}"
 
 
@@ -179,7 +180,8 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS.values() if fault.reach is Reach.HERE])
 def test_every_visible_fault_is_seen(name: str) -> None:
-    assert first_kill(name, SUBJECT, "default").kill is not None
+    (found,) = hunt([Request(name, SUBJECT, "default")], 1)
+    assert found.kill is not None
 
 
 @pytest.mark.soak
