@@ -10,7 +10,6 @@ import pytest
 
 import strategies
 from equivcheck.arithmetic import Arithmetic, Grouped, MeanDivision, Store, StoreRounding, TensorCore
-from equivcheck.recorded import Recorded
 from equivcheck.case import (
     BadIndex,
     Bag,
@@ -31,6 +30,7 @@ from equivcheck.case import (
 from equivcheck.formats import DType
 from equivcheck.outcome import Forward, Outcome, Update
 from equivcheck.problem import Snapshot, materialise
+from equivcheck.recorded import Recorded
 from equivcheck.recordings import Provenance, Record, Recordings, named_rows, write
 from equivcheck.runner import Subject, run
 from equivcheck.verdict import Status
