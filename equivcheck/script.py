@@ -13,7 +13,7 @@ import jinja2
 import numpy as np
 
 from equivcheck.arithmetic import Arithmetic
-from equivcheck.case import Call, CaseError, Layout, Rounding
+from equivcheck.case import BoundsCheck, Call, CaseError, Layout, Rounding
 from equivcheck.engine.show import failure
 from equivcheck.formats import AnyArray, Float64Array
 from equivcheck.oracle import expect
@@ -216,7 +216,7 @@ def _calls(problem: Problem, lines: Lines, discrepancy: Discrepancy | None) -> l
 def _checks(evidence: Evidence, found: Discrepancy | None, lines: Lines) -> list[str]:
     """What must hold after the calls."""
     if found is None:
-        return [*([f"torch.{lines.device}.synchronize()"] if lines.device == "cuda" else [])]
+        return [*(["torch.cuda.synchronize()"] if lines.device == "cuda" else []), *_everything(evidence)]
     step = program(evidence.problem.case)[max(found.action, 0)][1]
     if found.symptom is Symptom.RAISED:
         return ['assert raised is None, f"{type(raised).__name__}: {raised}"']
@@ -244,6 +244,22 @@ def _checks(evidence: Evidence, found: Discrepancy | None, lines: Lines) -> list
     if found.tensor in _ELEMENTS and found.symptom not in (Symptom.SHAPE, Symptom.DTYPE, Symptom.MISSING):
         return _element_checks(evidence, found, step)
     raise CaseError(f"a script that shows {found.tensor}: {found.symptom} is not written")
+
+
+def _everything(evidence: Evidence) -> list[str]:
+    """Comparisons of all results of a case of one step, for a process that ends in one run and is wrong in another."""
+    case = evidence.problem.case
+    refused = case.bounds_check is BoundsCheck.FATAL and (case.bad_indices or case.bad_offsets)
+    if refused or len(case.steps) > 1 or case.call not in (Call.STEPS, Call.FORWARD_ONLY):
+        return []
+    lines = []
+    for position, (action, step) in enumerate(program(case)):
+        tensors = [Tensor.OUTPUT] if action is Action.FORWARD else [Tensor.UNTOUCHED]
+        if action is Action.BACKWARD and case.per_sample_weights is not None and case.per_sample_weights.gradient:
+            tensors.append(Tensor.WEIGHT_GRADIENT)
+        for tensor in tensors:
+            lines += _element_checks(evidence, Discrepancy(tensor, Symptom.OUT_OF_BOUND, position, ""), step)
+    return lines
 
 
 def _element_checks(evidence: Evidence, found: Discrepancy, step: int) -> list[str]:

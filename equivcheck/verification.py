@@ -92,10 +92,15 @@ def record(
     return records, refused
 
 
-def verify(recordings: Recordings, subject: Subject, findings: Iterable[Finding] = ()) -> Iterator[Comparison]:
-    """Run every recorded case on a subject, but those that may end the process, and compare."""
+def verify(
+    recordings: Recordings,
+    subject: Subject,
+    findings: Iterable[Finding] = (),
+    cases: Iterable[Case] | None = None,
+) -> Iterator[Comparison]:
+    """Run recorded cases on a subject, all or `cases`, but those that may end the process, and compare."""
     findings = tuple(findings)
-    for case in recordings.cases:
+    for case in recordings.cases if cases is None else cases:
         if reason := danger(case, subject, findings):
             yield Comparison(case, Agreement.NOT_RUN, 0, 0, Verdict(Status.UNSUPPORTED, reason=reason))
             continue

@@ -24,6 +24,9 @@ _DRAWN = 60
 _Cases = Annotated[Path, typer.Option(help="File with a case a line.")]
 
 
+_Workers = Annotated[str, typer.Option("--workers", "-n", help="Processes, or auto.")]
+
+
 @app.command()
 def curate(
     cases: _Cases = _GOLDEN / "cases.jsonl",
@@ -57,6 +60,7 @@ def record(
     subject: Annotated[str, typer.Option(help="The backend whose results are recorded.")],
     cases: _Cases = _GOLDEN / "cases.jsonl",
     out: Annotated[Path | None, typer.Option(help="Folder; default: golden/recordings/SUBJECT.")] = None,
+    workers: _Workers = "auto",
 ) -> None:
     """Run the curated cases on a subject and keep what it gives."""
     from equivcheck import recordings
@@ -65,7 +69,7 @@ def record(
     from equivcheck.surviving import record_surviving
 
     loaded = Subject.load(subject)
-    records, refused = record_surviving(read_cases(cases), subject, _findings())
+    records, refused = record_surviving(read_cases(cases), subject, _findings(), _processes(workers))
     folder = out or _GOLDEN / "recordings" / subject
     recordings.write(folder, _provenance(subject, dict(loaded.versions)), records)
     size = sum(path.stat().st_size for path in folder.iterdir())
@@ -80,6 +84,7 @@ def record(
 def verify(
     subject: Annotated[str, typer.Option(help="The backend that is verified.")],
     recorded: Annotated[str, typer.Option(help="Whose recordings: a subject's name or a folder.")] = "fbgemm-cuda",
+    workers: _Workers = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
 ) -> None:
     """Run the recorded cases on today's build and compare: bit-equal, within bounds, or outside.
@@ -91,15 +96,16 @@ def verify(
     from equivcheck.case import CaseError
     from equivcheck.recordings import Recordings, built_in_folder
     from equivcheck.runner import Subject
+    from equivcheck.surviving import verify_surviving
     from equivcheck.verification import Agreement
-    from equivcheck.verification import verify as compare
 
     folder = Path(recorded) if Path(recorded).is_dir() else built_in_folder(recorded)
     if folder is None:
         raise typer.BadParameter(f"{recorded!r} is neither a folder of recordings nor a subject that has some")
     try:
         found = Recordings(folder)
-        results = list(compare(found, Subject.load(subject), _findings()))
+        Subject.load(subject)  # settles how Triton runs, which the other processes take over
+        results = verify_surviving(found, subject, _findings(), _processes(workers))
     except CaseError as error:
         print(f"equivcheck: {error}", file=sys.stderr)
         raise typer.Exit(CANNOT_TELL) from None
@@ -119,6 +125,19 @@ def verify(
             print(f"outside: {result.verdict.status} {result.case.to_json().decode()}")
     compared = len(results) - counts[Agreement.UNSUPPORTED] - counts[Agreement.NOT_RUN]
     raise typer.Exit(WRONG if outside else RIGHT if compared else CANNOT_TELL)
+
+
+def _processes(workers: str) -> int:
+    """How many processes to run at a time: a number, or as many as cores and a GPU's memory are enough for."""
+    import os
+
+    from equivcheck.engine import placement
+
+    if workers == "auto":
+        return placement.automatic(os.environ) or len(os.sched_getaffinity(0))
+    if not workers.isdecimal() or int(workers) < 1:
+        raise typer.BadParameter(f"--workers is {workers!r}; give a number of processes such as 4, or auto")
+    return int(workers)
 
 
 def _as_json(found: Any, subject: str, counts: Any, elements: int, equal: int, outside: list[Any]) -> dict[str, Any]:

@@ -12,7 +12,9 @@ import torch
 from equivcheck.backends import cuda
 from equivcheck.case import BadIndex, Bag, BoundsCheck, Case, Feature, IndexFault, Lookup
 from equivcheck.outcome import Outcome, Raised
-from equivcheck.surviving import record_surviving
+from equivcheck.recordings import Provenance, Recordings, write
+from equivcheck.surviving import record_surviving, verify_surviving
+from equivcheck.verification import Agreement
 
 KERNELS = Path(__file__).parent / "kernels.py"
 
@@ -87,3 +89,17 @@ def test_fatal_lookups_into_a_table_without_rows_ask_for_an_assert() -> None:
     )
     assert cuda.asks_for_assert(without)
     assert not cuda.asks_for_assert(bag_of(1))
+
+
+def test_verifying_outlives_a_case_too(tmp_path: Path) -> None:
+    lengths = (1, 2, 3, 4)
+    right = f"{KERNELS}:Right"
+    records, _ = record_surviving(map(bag_of, lengths), right)
+    write(tmp_path, Provenance(right, {}), records)
+    recordings = Recordings(tmp_path)
+    for workers in (1, 3):
+        found = verify_surviving(recordings, f"{KERNELS}:Crashes", workers=workers)
+        assert [comparison.case for comparison in found] == list(recordings.cases)
+        agreements = [comparison.agreement for comparison in found]
+        assert agreements == [Agreement.BIT_EQUAL] * 2 + [Agreement.OUTSIDE] + [Agreement.BIT_EQUAL]
+        assert "SIGSEGV" in found[2].verdict.reason
