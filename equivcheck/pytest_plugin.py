@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from equivcheck.engine.lifeline import hold_on
 from equivcheck.engine.machine import describe
 from equivcheck.engine.options import Options, add_options, encode, keep_terminal, options_of
 from equivcheck.engine.placement import automatic
@@ -39,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if not hasattr(config, "workerinput"):
         keep_terminal(config)
+        if config.getoption("equivcheck_lifeline") is not None:
+            hold_on(config.getoption("equivcheck_lifeline"))
         config.pluginmanager.register(Watching(config, options), "equivcheck-watching")
         if getattr(config.option, "maxworkerrestart", "") is None:
             config.option.maxworkerrestart = str(MOST_RESTARTS)

@@ -17,6 +17,8 @@ from types import TracebackType
 from equivcheck.engine.events import AnyEvent, from_line
 from equivcheck.engine.suite import suite_folder
 
+PATIENCE = 20.0
+"""Seconds for pytest to end after it was asked to: execnet gives its workers 15."""
 _POLL_SECONDS = 0.1
 
 
@@ -40,25 +42,37 @@ class Request:
 
 
 class Child:
-    """pytest in a process of its own. A context manager, which ends the process if it still runs."""
+    """pytest in a process group of its own. A context manager, which ends the group if it still runs.
 
-    def __init__(self, request: Request, events: Path | None = None) -> None:
+    The child ends if this process does, in whatever way (`equivcheck.engine.lifeline`).
+    """
+
+    def __init__(self, request: Request, events: Path | None = None, inherited: tuple[int, ...] = ()) -> None:
         """Start pytest.
 
         Parameters
         ----------
         events
             Where the events are kept; in a temporary file otherwise.
+        inherited
+            Descriptors that stay open in the child.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="equivcheck-")
         self._log_path = Path(self._folder.name) / "pytest.log"
         self._events = events or Path(self._folder.name) / "events.jsonl"
         self._events.parent.mkdir(parents=True, exist_ok=True)
         self._events.write_bytes(b"")
+        lifeline, self._lifeline = os.pipe()
         with self._log_path.open("wb") as log:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                _command(request, self._events), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+                _command(request, self._events, lifeline),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(lifeline, *inherited),
+                process_group=0,
             )
+        os.close(lifeline)
 
     def __enter__(self) -> Child:
         return self
@@ -66,17 +80,24 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.interrupt()
         if self._process.poll() is None:
-            self._process.terminate()
+            os.killpg(self.group, signal.SIGKILL)
             self._process.wait()
+        os.close(self._lifeline)
         self._folder.cleanup()
 
-    def interrupt(self, patience: float) -> None:
-        """Let pytest end as by Ctrl-C: cases under way are dropped, not taken for deadly. `patience` in seconds."""
+    @property
+    def group(self) -> int:
+        """The process group of pytest and its workers."""
+        return self._process.pid
+
+    def interrupt(self) -> None:
+        """Let pytest end as by Ctrl-C: cases under way are dropped, not taken for deadly."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience)
+                self._process.wait(PATIENCE)
 
     @property
     def exit_status(self) -> int:
@@ -102,7 +123,7 @@ class Child:
                 time.sleep(_POLL_SECONDS)
 
 
-def _command(request: Request, events: Path) -> tuple[str, ...]:
+def _command(request: Request, events: Path, lifeline: int) -> tuple[str, ...]:
     """The command line: the suite alone, whatever folder it starts from and whatever that configures for pytest."""
     return (
         sys.executable,
@@ -112,7 +133,7 @@ def _command(request: Request, events: Path) -> tuple[str, ...]:
         *("-c", os.devnull, "--rootdir", str(Path.cwd()), "--confcutdir", str(suite_folder())),
         *("-p", "equivcheck.pytest_plugin", "-p", "no:cacheprovider", "--import-mode=importlib"),
         *("-q", "--tb=short", "-n", request.workers),
-        *("--equivcheck-events", str(events.resolve())),
+        *("--equivcheck-events", str(events.resolve()), f"--equivcheck-lifeline={lifeline}"),
         *request.options,
         *map(str, request.paths),
     )

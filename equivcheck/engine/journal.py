@@ -143,6 +143,12 @@ def collect(folder: Path, worker: str) -> Death | None:
     )
 
 
+def forget(journals: Path, process: int) -> None:
+    """Remove the journals of a pytest that was killed on purpose, and of its workers: no case has ended them."""
+    for folder in journals.glob(f"{process}-*"):
+        remove(folder)
+
+
 def stale(journals: Path) -> list[Death]:
     """Deaths that earlier runs left behind, whose folders are removed."""
     deaths = []

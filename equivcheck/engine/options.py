@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import secrets
 import uuid
@@ -126,6 +127,12 @@ def add_options(parser: pytest.Parser) -> None:
         default=DEFAULT_TIME_LIMIT,
         metavar="SECONDS",
         help="time that a case may take (default: %(default)s)",
+    )
+    group.addoption(
+        "--equivcheck-lifeline",
+        type=int,
+        default=None,
+        help=argparse.SUPPRESS,  # between processes of equivcheck's
     )
     group.addoption(
         "--equivcheck-no-shrink",

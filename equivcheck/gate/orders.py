@@ -45,14 +45,11 @@ class Orders(msgspec.Struct, frozen=True):
         Folder of recordings to compare with; empty for none.
     faults
         Whether faults are put in on purpose.
-    parent
-        Process that follows the events; without it, pytest ends.
     tests
         File into which the keys of all tests, and of those that are this shard's, are written.
     """
 
     tests: str
-    parent: int
     shard: tuple[int, int] = (1, 1)
     deadline: float = 0.0
     done: tuple[str, ...] = ()

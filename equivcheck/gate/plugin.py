@@ -5,8 +5,6 @@ So whatever the budget allows is spread evenly over the properties, and each sha
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 
 from equivcheck.engine.events import Erred, Event
 from equivcheck.gate import orders as keys
+from equivcheck.gate.alone import join
 from equivcheck.gate.orders import Orders, Tests
 from equivcheck.store import write_atomically
 
@@ -81,22 +80,10 @@ def pytest_runtest_makereport(
     return report
 
 
-class Orphan:
-    """Ends pytest, as by Ctrl-C, when the process that follows it is gone."""
-
-    def __init__(self, parent: int) -> None:
-        self._parent = parent
-
-    def pytest_runtest_logreport(self) -> None:
-        """After each test."""
-        if os.getppid() != self._parent:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """In the process that reports, watch who listens."""
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Orphan(orders_of(config).parent), "equivcheck-gate-orphan")
+    """In a worker, hold the gate's folder; pytest itself has inherited its hold."""
+    if hasattr(config, "workerinput"):
+        config.add_cleanup(join(Path(orders_of(config).tests).parent).close)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:

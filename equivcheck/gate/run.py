@@ -7,8 +7,6 @@ is made from them anew, now and then and at the end. So a run that was ended is 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import signal
 import subprocess
 import sys
@@ -17,15 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 import msgspec
 
-from equivcheck.case import CaseError
+from equivcheck.engine import journal
 from equivcheck.engine.child import Child, Request
 from equivcheck.engine.events import AnyEvent, Collected, Planned, Stopped, from_line, to_line
 from equivcheck.engine.suite import FINDINGS, PREFIX, suite_folder
 from equivcheck.gate import orders, pages
+from equivcheck.gate.alone import alone, note
 from equivcheck.gate.gather import gather
 from equivcheck.gate.inputs import Inputs, saved_cases
 from equivcheck.gate.orders import SAVED, Orders, key_of, rerun_key
@@ -39,8 +37,6 @@ _PARTIAL_EVERY = 30.0
 """Seconds between results on disk: what a machine that loses its power leaves."""
 _RESERVE_SHARE, _RESERVE_SECONDS = 0.15, 60.0
 """The part of the budget in which no further test starts: tests under way end, and the pages are written."""
-_PATIENCE = 20.0
-"""Seconds for pytest to end after it was asked to: execnet gives its workers 15."""
 _MOST_SCRIPTS, _SCRIPT_SECONDS = 5, 60.0
 _LOG_LINES = 12
 
@@ -85,11 +81,15 @@ class Gate:
         Raises
         ------
         CaseError
-            If another gate runs in the folder.
+            If another gate runs in the folder, or one that was killed has left processes there that do not end.
         """
         start = time.time()
-        (self.folder / CASES).mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder), _told_to_end():
+        cases = self.folder / CASES
+        cases.mkdir(parents=True, exist_ok=True)
+        with (
+            alone(self.folder, lambda group: journal.forget(cases / ".journal", group)) as self._running,
+            _told_to_end(),
+        ):
             pinned = self.inputs.pinned(Path.cwd())
             done, saved = self._take_up(pinned)
             write(self._result(ended=False), self.folder)
@@ -98,7 +98,7 @@ class Gate:
                     self._child(pinned, done, saved, start)
                 except Interrupted as interrupted:
                     self._keep(Stopped(str(interrupted)))
-            (self.folder / CASES).mkdir(exist_ok=True)  # the engine removes it where nothing was saved
+            cases.mkdir(exist_ok=True)  # the engine removes it where nothing was saved
             result = self._result()
             with contextlib.suppress(Interrupted):
                 self._scripts(result, start)
@@ -143,7 +143,6 @@ class Gate:
         tests.unlink(missing_ok=True)
         order = Orders(
             tests=str(tests.resolve()),
-            parent=os.getpid(),
             shard=self.shard,
             deadline=start + self.budget - reserve if self.budget else 0.0,
             done=done,
@@ -154,11 +153,12 @@ class Gate:
         )
         path = self.folder / _ORDERS
         path.write_bytes(msgspec.json.encode(order))
-        with Child(self._request(path), self.folder / _SUITE) as child:
+        with Child(self._request(path), self.folder / _SUITE, (self._running.fileno(),)) as child:
+            note(self._running, child.group)
             try:
                 watch(self._following(child, pinned, tests, start))
             except Interrupted as interrupted:
-                child.interrupt(_PATIENCE)
+                child.interrupt()
                 rest = [event for event in child.events() if event is not None][self._taken :]
                 for event in rest:
                     self._take(event, pinned, tests)
@@ -255,16 +255,6 @@ def read_events(folder: Path) -> Iterator[AnyEvent]:
 
 def _tell(sentence: str) -> None:
     print(f"equivcheck: {sentence}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[IO[bytes]]:
-    with (folder / ".lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CaseError(f"another gate runs in {folder}; wait for it, or give another --out") from None
-        yield lock
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ def test_the_schema_in_the_docs_is_that_of_the_code() -> None:
 @pytest.mark.parametrize("number", [1, 2, 3, 7])
 def test_shards_are_disjoint_and_together_everything(number: int) -> None:
     keys = [f"slice p{i % 5} k {i // 5}" for i in range(23)]
-    parts = [Orders("", 0, shard=(part, number)).mine(keys) for part in range(1, number + 1)]
+    parts = [Orders("", shard=(part, number)).mine(keys) for part in range(1, number + 1)]
     assert [sum(kept) for kept in zip(*parts, strict=True)] == [1] * len(keys)
 
 
