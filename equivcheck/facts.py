@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -157,8 +158,24 @@ class Facts:
     flags: frozenset[Flag]
 
 
+_KNOWN: WeakKeyDictionary[Problem, Facts] = WeakKeyDictionary()
+"""Every finding asks for the facts of the same problem, and coverage once more."""
+
+
 def facts(case: Case, problem: Problem | None = None) -> Facts:
-    """Facts of a case; 0.1 ms typically. A captured batch needs its `problem`, which holds the arrays."""
+    """Facts of a case, computed once a problem; 0.3 ms typically.
+
+    A captured batch needs its `problem`, which holds the arrays.
+    """
+    if problem is None or problem.case is not case:
+        return _computed(case, problem)
+    found = _KNOWN.get(problem)
+    if found is None:
+        _KNOWN[problem] = found = _computed(case, problem)
+    return found
+
+
+def _computed(case: Case, problem: Problem | None) -> Facts:
     order = w.permutation(case.feature_order, len(case.features))
     captured = None
     if case.captured is not None:

@@ -113,9 +113,9 @@ class Batch:
         yield "grad_output", self.grad_output
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
-    """A Case with its arrays.
+    """A Case with its arrays. Two of them are told apart by identity; `digest` compares their arrays.
 
     Per feature, in the order of the call: `feature_tables` its table, `dims` its width, `frozen` whether its
     per-sample weights get no gradient.
