@@ -49,9 +49,11 @@ def command(
     Exit code 0: right. 1: wrong. 2: could not tell, and a sentence says why.
     """
     from equivcheck.case import CaseError
+    from equivcheck.engine.placement import driver
     from equivcheck.gate import pages
-    from equivcheck.gate.inputs import Inputs, accepted_file, baseline_folder, golden_file, saved_cases
+    from equivcheck.gate.inputs import Inputs, baseline_folder, golden_file, saved_cases
     from equivcheck.gate.run import Gate
+    from equivcheck.refusals import recorded_file
 
     if profile not in PROFILES:
         raise typer.BadParameter(f"profile {profile!r} does not exist; there are {', '.join(PROFILES)}")
@@ -77,7 +79,7 @@ def command(
                 curated=None if no_golden else golden_file(),
                 baseline=baseline_folder(baseline) if baseline else None,
                 findings=tuple(findings or ()),
-                unsupported=unsupported or accepted_file(subject),
+                unsupported=unsupported or recorded_file(subject, on_gpu=driver() != ""),
                 faults=not no_faults,
             ),
             out,

@@ -81,6 +81,31 @@ def record(
 
 
 @app.command()
+def unsupported(
+    subject: Annotated[str, typer.Option(help="The backend whose refusals are recorded.")],
+    drawn: Annotated[int, typer.Option(min=1, help="Cases to draw beside the curated ones; none is run.")] = 20_000,
+    out: Annotated[Path | None, typer.Option(help="File; default: golden/unsupported/SUBJECT.txt.")] = None,
+) -> None:
+    """Record the reasons for which a subject refuses cases: the gate cannot tell where it meets another."""
+    from equivcheck import refusals
+    from equivcheck.backends.protocol import BackendUnavailable
+    from equivcheck.backends.registry import SubjectError
+    from equivcheck.runner import Subject
+
+    try:
+        backend = Subject.load(subject).backend
+    except (SubjectError, BackendUnavailable) as error:
+        raise typer.BadParameter(str(error)) from None
+    found = refusals.survey(backend, refusals.drawn(drawn))
+    path = out or _GOLDEN / refusals.FOLDER / refusals.file_name(backend.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(refusals.as_text(found))
+    print(f"{len(found)} reasons of {backend.name} in {path}")
+    for reason, count in found.most_common():
+        print(f"  {count:>6} {reason}")
+
+
+@app.command()
 def verify(
     subject: Annotated[str, typer.Option(help="The backend that is verified.")],
     recorded: Annotated[str, typer.Option(help="Whose recordings: a subject's name or a folder.")] = "fbgemm-cuda",

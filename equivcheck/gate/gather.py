@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable
@@ -37,6 +36,7 @@ from equivcheck.gate.result import (
     Result,
 )
 from equivcheck.recordings import Recordings
+from equivcheck.refusals import reason_of
 from equivcheck.report.summary import Summary
 from equivcheck.store import load
 from equivcheck.verdict import Status
@@ -44,8 +44,6 @@ from equivcheck.verification import Agreement
 
 _DRIFT = (Agreement.BIT_EQUAL, Agreement.WITHIN, Agreement.OUTSIDE)
 """Where a difference is a drift: both results are judged, and the recorded one was right."""
-_NUMBER = re.compile(r"(?<![A-Za-z_])\d[\d,.]*")
-"""Numbers that stand by themselves: `fp16` and `int32` are kept."""
 
 
 def gather(
@@ -81,9 +79,9 @@ def gather(
     reruns = [event for event in kept if isinstance(event, CaseRerun)]
     compared = [event for event in kept if isinstance(event, CaseCompared)]
     statuses = _statuses(total.statuses, reruns, compared)
-    reasons_given = {_reason(reason): 0 for reason in total.unsupported}
+    reasons_given: Counter[str] = Counter()
     for reason, number in total.unsupported.items():
-        reasons_given[_reason(reason)] += number
+        reasons_given[reason_of(reason)] += number
     result = Result(
         equivcheck_result=FORMAT_VERSION,
         answer=Answer.CANNOT_TELL,
@@ -246,8 +244,3 @@ def _baseline(folder: str, compared: list[CaseCompared]) -> Baseline | None:
         if event.agreement != Agreement.BIT_EQUAL and event.agreement not in (Agreement.UNSUPPORTED, Agreement.NOT_RUN):
             found.changed.append(event)
     return found
-
-
-def _reason(reason: str) -> str:
-    """A refusal without the numbers of its case, so that two cases are refused for the same reason."""
-    return _NUMBER.sub("#", reason.partition("\n")[0]).strip()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from equivcheck import golden, store
+from equivcheck import golden, refusals, store
 from equivcheck.backends.registry import SubjectError, parse
 from equivcheck.case import CaseError
 from equivcheck.engine import machine, placement
@@ -62,7 +62,7 @@ class Inputs(msgspec.Struct, frozen=True):
         """Reasons for which the subject may refuse cases; None where none are recorded."""
         if self.unsupported is None:
             return None
-        return frozenset(line.strip() for line in self.unsupported.read_text().splitlines() if line.strip())
+        return refusals.read(self.unsupported)
 
     def pinned(self, here: Path) -> dict[str, str]:
         """All that cases and results depend on: choices, versions, device, and digests of what is read."""
@@ -111,12 +111,9 @@ def baseline_folder(name: str) -> Path:
 
 def golden_file() -> Path | None:
     """The curated cases that come with equivcheck: in the wheel, or in the checkout."""
-    return _built_in("cases.jsonl")
-
-
-def accepted_file(subject: str) -> Path | None:
-    """The recorded list of what a subject refuses, if equivcheck comes with one."""
-    return _built_in(f"unsupported/{re.sub(r'[^A-Za-z0-9_.+-]+', '_', subject)}.txt")
+    folder = golden.folder()
+    file = folder / "cases.jsonl" if folder is not None else None
+    return file if file is not None and file.is_file() else None
 
 
 def saved_cases(folders: Iterable[Path]) -> tuple[tuple[Path, ...], list[str]]:
@@ -132,11 +129,6 @@ def saved_cases(folders: Iterable[Path]) -> tuple[tuple[Path, ...], list[str]]:
             else:
                 found.setdefault(path.name, path.resolve())
     return tuple(found[name] for name in sorted(found)), unread
-
-
-def _built_in(name: str) -> Path | None:
-    folder = golden.folder()
-    return folder / name if folder is not None and (folder / name).is_file() else None
 
 
 def _files_of(subject: str, here: Path) -> list[Path]:

@@ -11,11 +11,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from equivcheck import refusals
 from equivcheck.case import CaseError
 from equivcheck.engine.events import AnyEvent, Collected, Planned, Stopped, to_line
 from equivcheck.gate import pages
 from equivcheck.gate.gather import gather
-from equivcheck.gate.inputs import accepted_file
 from equivcheck.gate.result import Result
 from equivcheck.gate.run import CASES, EVENTS, read_events
 from equivcheck.store import write_atomically
@@ -63,8 +63,9 @@ def merge(folders: Sequence[Path], out: Path, unsupported: Path | None = None) -
                 (out / part).mkdir(exist_ok=True)
                 shutil.copyfile(path, out / part / path.name)
     write_atomically(out / EVENTS, b"".join(map(to_line, events)))
-    file = unsupported or accepted_file(plans[0].pinned["subject"])
-    accepted = None if file is None else frozenset(file.read_text().splitlines())
+    pinned = plans[0].pinned
+    file = unsupported or refusals.recorded_file(pinned["subject"], on_gpu="driver" in pinned)
+    accepted = None if file is None else refusals.read(file)
     result = gather(events, out, accepted, whole=True)
     pages.write(result, out)
     return result

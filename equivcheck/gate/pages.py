@@ -7,6 +7,7 @@ from pathlib import Path
 
 from equivcheck.gate.result import Result
 from equivcheck.gate.result import write as write_result
+from equivcheck.refusals import as_text
 from equivcheck.report.github import lines_of
 from equivcheck.report.html import as_html
 from equivcheck.report.junit import as_junit
@@ -23,7 +24,7 @@ def write(result: Result, folder: Path) -> None:
     write_atomically(folder / "junit.xml", as_junit(result))
     write_atomically(folder / "summary.md", as_markdown(result).encode())
     write_atomically(folder / "report.html", as_html(result, scripts).encode())
-    write_atomically(folder / UNSUPPORTED, "".join(f"{reason}\n" for reason in sorted(result.unsupported)).encode())
+    write_atomically(folder / UNSUPPORTED, as_text(result.unsupported).encode())
 
 
 def tell_github(result: Result) -> list[str]:
