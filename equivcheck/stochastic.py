@@ -132,18 +132,15 @@ def independent(name: str, first: Decisions, second: Decisions, level: float = L
     return _products(name, _residual(first, both), _residual(second, both), level)
 
 
-def independent_inside(decided: Decisions, level: float = LEVEL) -> tuple[Statistic, ...]:
-    """Tests of neighbours in one block: columns and rows next to each other, and four apart (lanes of a generator)."""
+def independent_inside(*parts: Decisions, level: float = LEVEL) -> tuple[Statistic, ...]:
+    """Tests of neighbours inside blocks, all blocks together: columns and rows next to each other, and four apart."""
     tests = []
     each = level / 4
     for axis, what in ((1, "columns"), (0, "rows")):
         for lag in (1, 4):
-            length = decided.judged.shape[axis] // (2 * lag) * 2 * lag
-            index = np.arange(length)
-            # Disjoint pairs: each element belongs to one.
-            left, right = (_taken(decided, index[index // lag % 2 == half], axis) for half in (0, 1))
-            both = left.judged & right.judged
-            tests.append(_products(f"{what} {lag} apart", _residual(left, both), _residual(right, both), each))
+            pairs = [_pairs(part, lag, axis) for part in parts]
+            left, right = (_joined([pair[half] for pair in pairs]) for half in (0, 1))
+            tests.append(_products(f"{what} {lag} apart", left, right, each))
     return tuple(tests)
 
 
@@ -174,6 +171,20 @@ def _residual(part: Decisions, both: BoolArray) -> tuple[Float64Array, Float64Ar
     """Decision less the middle of its probability, and half the width of that."""
     low, high = part.low[both], part.high[both]
     return part.up[both] - (low + high) / 2, (high - low) / 2
+
+
+def _pairs(
+    part: Decisions, lag: int, axis: int
+) -> tuple[tuple[Float64Array, Float64Array], tuple[Float64Array, Float64Array]]:
+    """Residuals of disjoint pairs `lag` apart along an axis: each element belongs to one."""
+    index = np.arange(part.judged.shape[axis] // (2 * lag) * 2 * lag)
+    left, right = (_taken(part, index[index // lag % 2 == half], axis) for half in (0, 1))
+    both = left.judged & right.judged
+    return _residual(left, both), _residual(right, both)
+
+
+def _joined(parts: list[tuple[Float64Array, Float64Array]]) -> tuple[Float64Array, Float64Array]:
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def _products(

@@ -61,7 +61,11 @@ _PLAIN = Menu(
 )
 """One step without faults, layouts or special calls: what the properties below add to."""
 
-EXACT = replace(_PLAIN, name="exact", recipes=(Recipe.EXACT, Recipe.REVEALING, Recipe.SQUARES, Recipe.CANCELLING))
+EXACT = replace(
+    _PLAIN,
+    name="exact",
+    recipes=(Recipe.EXACT, Recipe.REVEALING, Recipe.SQUARES, Recipe.CANCELLING, Recipe.SUBNORMAL, Recipe.OVERFLOW),
+)
 RUN_LENGTH = replace(
     _PLAIN,
     name="run length",
@@ -103,6 +107,7 @@ BOUNDS = replace(
     index_faults=tuple(IndexFault),
     offset_faults=tuple(OffsetFault),
     forced=(*(None,) * 16, *forced.BOUNDS),
+    steps=(1, 2),
 )
 STOCHASTIC = replace(
     _PLAIN,
@@ -120,14 +125,20 @@ NONFINITE = replace(
     weighted=(None, None, *_WEIGHTED),
 )
 CALLS = replace(_PLAIN, name="calls", calls=tuple(Call)[1:], steps=(1, 2, 3), frozen=(False, False, False, True))
-STEPS = replace(_PLAIN, name="steps", steps=(2, 3, 4), calls=(Call.STEPS, Call.STEPS, Call.RESTORED, Call.RATE_CHANGED))
+STEPS = replace(
+    _PLAIN,
+    name="steps",
+    steps=(2, 3, 4),
+    calls=(Call.STEPS, Call.STEPS, Call.RESTORED, Call.RATE_CHANGED),
+    forced=(*(None,) * 16, *forced.RESTORED),
+)
 OPTIMIZER = replace(
     _PLAIN,
     name="optimizer",
     optimizers=tuple(OptimizerKind)[1:],
     recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SQUARES, Recipe.TINY, Recipe.TINY),
     steps=(1, 2),
-    forced=(*(None,) * 12, *forced.DECAY),
+    forced=(*(None,) * 12, *forced.DECAY, *forced.BIAS_CORRECTIONS * 3),
 )
 _PRODUCT_DIMS = tuple(d for d in QUAD_DIMS if 60 <= d <= 132)
 """Around the widths of 64 to 128 for which TorchRec's Triton TBE multiplies counts with small fp16 tables."""
@@ -138,7 +149,7 @@ SMALL_TABLES = replace(
     rows=ascending((1, 2, 3, 5, 10, 16, 63, 64, 65)),
     hot=(*(0,) * 20, *(n for n in TIMES if n > 32)),
     feature_counts=(0, 0, 0, 0, 31, 33),
-    forced=(None, *forced.small_products(_PRODUCT_DIMS)),
+    forced=(None, *forced.small_products(_PRODUCT_DIMS), *forced.small_edges()),
 )
 TRAFFIC = replace(
     _PLAIN,

@@ -22,6 +22,8 @@ class Recipe(enum.Enum):
     SQUARES = "squares"
     CANCELLING = "cancelling"
     TINY = "tiny"
+    SUBNORMAL = "subnormal"
+    OVERFLOW = "overflow"
     ANY = "any"
 
     @property
@@ -150,6 +152,18 @@ _DATA = {
         learning_rates=LEARNING_RATES,
         eps=(2.0**-80, 2.0**-60, 2.0**-40, 0.0),
     ),
+    # Sums and differences of subnormal numbers are exact: what flushes them anywhere on the way is seen to the bit.
+    Recipe.SUBNORMAL: replace(
+        _EXACT,
+        weights=_values(Regime.SUBNORMAL),
+        gradient=(*_values(Regime.SUBNORMAL), *_values(Regime.INTEGERS)),
+        per_sample_weights=(*_SIGNS, *_values(Regime.INTEGERS, (1, 4))),
+        state=_ZEROS,
+        learning_rates=(1.0, 2.0),
+        eps=(1.0, 2.0**-80),
+    ),
+    # Two of the largest overflow fp16, in an output or a weight's gradient; a row alone does not, nor does fp32.
+    Recipe.OVERFLOW: replace(_EXACT, weights=_values(Regime.INTEGERS, (8,), (12,))),
     Recipe.ANY: Data(
         weights=_ANYTHING,
         gradient=_ANYTHING,

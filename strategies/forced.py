@@ -7,9 +7,9 @@ from itertools import product
 from typing import Any
 
 from equivcheck.axes import DISTINCT_ROWS, RUN_CLASSES
-from equivcheck.case import BoundsCheck, Decay, Distribution, OptimizerKind, Pooling, Rounding
+from equivcheck.case import BoundsCheck, Call, Decay, Distribution, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
-from strategies.data import Recipe
+from strategies.data import BETAS2, Recipe
 from strategies.menu import UPDATING, BagKind, Forced, Sharing
 
 _NARROW = (DType.FP16, DType.BF16)
@@ -135,6 +135,36 @@ def small_products(dims: tuple[int, ...]) -> tuple[Forced, ...]:
     )
 
 
+def small_edges() -> tuple[Forced, ...]:
+    """Where a small-table path begins and ends: tables of one row too many, and variable batches."""
+    return (
+        _forced("65 rows", rows=(65,), rowless=(False,), feature_counts=(0,)),
+        _forced("small tables, vbe", ranks=(2, 3, 8), feature_counts=(0,)),
+    )
+
+
+def _restored() -> tuple[Forced, ...]:
+    """State that a saved module has to carry. Adam's t matters while 1 - beta^t is far from one."""
+    return tuple(
+        _forced(f"restored, {kind}", calls=(Call.RESTORED,), optimizers=(kind,), adam_steps=(1, 2, 10))
+        for kind in tuple(OptimizerKind)[1:]
+    )
+
+
+def _bias_corrections() -> tuple[Forced, ...]:
+    """1 - beta^t is small, and so shows an error of beta^t magnified: t small, and a beta whose powers fp32 rounds."""
+    return tuple(
+        _forced(
+            f"bias correction, {kind}",
+            optimizers=(kind,),
+            beta2=BETAS2[1:3],
+            adam_steps=(2, 10),
+            recipes=(Recipe.SMOOTH,),
+        )
+        for kind in (OptimizerKind.ADAM, OptimizerKind.PARTIAL_ROWWISE_ADAM)
+    )
+
+
 def _rare() -> tuple[Forced, ...]:
     """Single edges that several axes have to agree on, so that chance alone hardly meets them."""
     cyclic: dict[str, Container[Any]] = {
@@ -149,6 +179,7 @@ def _rare() -> tuple[Forced, ...]:
         _forced("many hot rows", rows=(200,), traffic_bags=(4096,), traffic_lengths=(2,), **cyclic),
         *(_forced("N", traffic_bags=range(2, 4098), traffic_lengths=(1,), **cyclic),) * 8,
         *(_forced("values", recipes=(Recipe.ANY,)),) * 12,
+        *(_forced("fp64 sums", accumulation=(DType.FP64,), recipes=(Recipe.SMOOTH,)),) * 6,
         *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), orders=range(1, 12)),) * 6,
     )
 
@@ -160,6 +191,8 @@ DECAY = _decay()
 UNSORTED = _unsorted()
 NARROW_TABLES = _narrow_tables()
 WEIGHTED_REPEATS = _weighted_repeats()
+RESTORED = _restored()
+BIAS_CORRECTIONS = _bias_corrections()
 RARE = _rare()
 PAIRS = (*STOCHASTIC, *BOUNDS, *MEAN, *DECAY, *UNSORTED, *NARROW_TABLES, *WEIGHTED_REPEATS)
 """All that docs/generation.md asks for."""

@@ -31,7 +31,7 @@ from equivcheck.case import (
     Special,
 )
 from equivcheck.formats import DType
-from strategies.data import Recipe
+from strategies.data import BETAS2, Recipe
 
 Supports = Callable[[Case], object]
 """Whether a subject takes a case: a backend's method."""
@@ -99,8 +99,9 @@ class Menu:
     optimizers: tuple[OptimizerKind, ...] = tuple(OptimizerKind)
     decay: tuple[Decay, ...] = tuple(Decay)
     adam_steps: tuple[int, ...] = axes.ADAM_STEPS
+    beta2: tuple[float, ...] = BETAS2
     rounding: tuple[Rounding, ...] = tuple(Rounding)
-    recipes: tuple[Recipe, ...] = (*(Recipe.EXACT,) * 2, Recipe.SMOOTH, *Recipe)
+    recipes: tuple[Recipe, ...] = (*(Recipe.EXACT,) * 3, *(Recipe.SMOOTH,) * 2, *tuple(Recipe)[2:])
     poison: tuple[tuple[Place, Special] | None, ...] = (None,)
 
     bounds: tuple[BoundsCheck, ...] = tuple(BoundsCheck)

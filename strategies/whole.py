@@ -181,7 +181,7 @@ class _Drawing:
                 rate,
                 eps,
                 beta1=self._lean("beta1", data.BETAS1),
-                beta2=self._lean("beta2", data.BETAS2),
+                beta2=self._lean("beta2", menu.beta2),
                 weight_decay=self._lean("weight_decay", (0.0, *data.WEIGHT_DECAYS)),
                 step=self._lean("adam_steps", menu.adam_steps),
             )

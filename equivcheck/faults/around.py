@@ -366,6 +366,7 @@ FAULTS: tuple[Fault, ...] = (
         "Every row of a table is rewritten as itself plus zero.",
         _BITS,
         wrap=_after(_zeros_lose_sign),
+        first=("untouched",),
     ),
     Fault(
         "warnings-not-reset",

@@ -189,7 +189,7 @@ FORWARD: tuple[Fault, ...] = (
         Kind.ACCUMULATOR,
         "Outputs for which fp64 is asked are summed in fp32.",
         _BITS,
-        first=("around_the_call", "per_sample_weights"),
+        first=("forward", "around_the_call"),
         edits=(
             Edit(
                 "module.py",
@@ -432,18 +432,19 @@ RUNS: tuple[Fault, ...] = (
         Kind.ACCUMULATOR,
         "Chunks' sums are kept in fp16.",
         _BITS,
-        _backward(
+        edits=_backward(
             "tl.store(partial + chunk[:, None] * COLUMNS + column[None, :], total, mask",
             "tl.store(partial + chunk[:, None] * COLUMNS + column[None, :], total.to(tl.float16).to(ACCUMULATION), "
             "mask",
         ),
+        first=("run_length",),
     ),
     Fault(
         "fp64-gradients-in-fp32",
         Kind.ACCUMULATOR,
         "Row gradients for which fp64 is asked are summed in fp32.",
         _BITS,
-        first=("around_the_call", "per_sample_weights"),
+        first=("forward", "around_the_call"),
         edits=(
             Edit(
                 "module.py", "torch.float64 if module.accumulation is torch.float64 else torch.float32", "torch.float32"

@@ -302,9 +302,11 @@ def _instead(kernel: type[Kernel]) -> Wrap:
     return wrap
 
 
-def _fault(name: str, kind: Kind, kernel: type[Kernel], subtlety: Subtlety, report: str = "") -> Fault:
+def _fault(
+    name: str, kind: Kind, kernel: type[Kernel], subtlety: Subtlety, report: str = "", first: tuple[str, ...] = ()
+) -> Fault:
     what = (kernel.__doc__ or "").strip()
-    return Fault(name, kind, what, subtlety, wrap=_instead(kernel), report=report, simulated=True)
+    return Fault(name, kind, what, subtlety, wrap=_instead(kernel), report=report, simulated=True, first=first)
 
 
 _TRITON = "https://github.com/triton-lang/triton"
@@ -318,7 +320,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("sums-flushed", Kind.HARDWARE, _FlushesSums, Subtlety.EDGE),
     _fault("products-flushed", Kind.HARDWARE, _FlushesProducts, Subtlety.EDGE),
     _fault("rows-in-tf32", Kind.HARDWARE, _Tf32Operands, Subtlety.BITS, f"{_TRITON}/issues/8407"),
-    _fault("tensor-core-sums", Kind.HARDWARE, _TensorCoreSums, Subtlety.BITS),
+    _fault("tensor-core-sums", Kind.HARDWARE, _TensorCoreSums, Subtlety.BITS, first=("forward",)),
     _fault("root-of-a-reciprocal-root", Kind.HARDWARE, _ApproximateRoot, Subtlety.BITS),
     _fault(
         "warp-of-columns", Kind.OPTIMIZER, _WarpOfColumns, Subtlety.EDGE, "https://github.com/pytorch/FBGEMM/pull/2509"

@@ -114,10 +114,14 @@ def smallest_terms(matrix: Csr, dense: Float64Array) -> Float64Array:
 
 
 def trusted(value: Float64Array, allowed: Interval, smallest: Float64Array) -> BoolArray:
-    """Whether a lost lookup would show, on the leading columns: exact, or a bound below the smallest |term|."""
-    columns = smallest.shape[1]
-    low, high = allowed.low[:, :columns], allowed.high[:, :columns]
+    """Whether a lost lookup would show, on the leading columns: the bound is below the smallest |term|.
+
+    That a single stored value is allowed is not enough: in 16 bits the sum without a small term may be stored as the
+    same. The bound is the distance from the truth, so that it holds what the store itself rounds away.
+    """
+    value = value[:, : smallest.shape[1]]
+    low, high = (end[:, : smallest.shape[1]] for end in (allowed.low, allowed.high))
     with np.errstate(invalid="ignore"):
-        bound = np.maximum(high - value[:, :columns], value[:, :columns] - low)
+        bound = np.maximum(high - value, value - low)
         # A value that is certainly NaN or infinite is judged as such, whatever its terms.
-        return np.asarray((low == high) | np.isnan(low) | (bound < smallest))
+        return np.asarray(~np.isfinite(value) | (bound < smallest))

@@ -14,6 +14,7 @@ from equivcheck.oracle.formulas import State, updated
 from equivcheck.oracle.gradients import RowGradients, Upstream
 from equivcheck.oracle.lookups import TableLookups
 from equivcheck.oracle.optimizers import Hyper, update
+from equivcheck.oracle.pooling import trusted
 from equivcheck.oracle.roundoff import BoolArray, Interval, stored
 from equivcheck.oracle.sparse import Int64Array, blocks
 
@@ -155,16 +156,13 @@ class _Filled:
             self.unrounded.low[block], self.unrounded.high[block] = low, high
 
     def bounds(self, shown: Float64Array) -> Bounds:
-        columns = shown.shape[1]
-        low, high, value = self.low[:, :columns], self.high[:, :columns], self.value[:, :columns]
-        with np.errstate(invalid="ignore"):
-            bound = np.maximum(high - value, value - low)
-            trusted = (low == high) | np.isnan(low) | (bound < shown)
+        allowed = Interval(self.low, self.high)
+        shown = np.where(np.isnan(shown), np.inf, shown)  # no term, or none but zeros, times a gain of zero
         return Bounds(
             self.dtype,
             self.value,
-            Interval(self.low, self.high),
+            allowed,
             self.undetermined,
-            trusted,
+            trusted(self.value, allowed, shown),
             self.unrounded,
         )

@@ -1,6 +1,6 @@
 """Stochastic rounding: a neighbour, unbiased, seeded, independent; exact values kept, wide storage untouched.
 
-Sees rounding that does nothing, bias, random numbers that rows, tables, paths or steps share.
+Sees rounding that does nothing, bias, random numbers that rows, tables, paths, steps or seeds share.
 """
 
 import msgspec
@@ -36,21 +36,25 @@ def test_stochastic_rounding(case: Case, check: Check) -> None:
 
 @property_(strategies.stochastic_cases, examples=0.1)
 def test_stochastic_statistics(case: Case, check: Check) -> None:
-    """Stochastic rounding is unbiased in the normal range, and independent between elements, rows, tables, runs and
-    steps.
+    """Stochastic rounding is unbiased in the normal range, and independent between elements, rows, tables, runs, steps
+    and seeds.
     """
     run = check(_many_elements(case))
     decided = _decisions(run)
     if decided is None:
         return
-    short, long, later = decided
+    short, long, later, _ = decided
+    again = _decisions(check(_other_seed(run.case)))
     statistics = [
         *unbiased(short, long),
+        *independent_inside(short, long),
         *independent_inside(short),
         *independent_inside(long),
         independent("short and long runs", short, long),
         independent("two steps", short, later),
     ]
+    if again is not None:
+        statistics.append(independent("two seeds", short, again[0]))
     check.share("statistics of stochastic rounding", sum(s.passed for s in statistics), len(statistics))
     wrong = [_discrepancy(statistic) for statistic in statistics if not statistic.passed]
     if wrong:
@@ -82,8 +86,13 @@ def _many_elements(case: Case) -> Case:
     )
 
 
-def _decisions(run: Run) -> tuple[Decisions, Decisions, Decisions] | None:
-    """Of the first step's two tables, and of the second step's first; None where the run was not right."""
+def _other_seed(case: Case) -> Case:
+    """The first table and step, with other random numbers. The seed also draws other values."""
+    return msgspec.structs.replace(case, features=case.features[:1], steps=case.steps[:1], seed=case.seed + 1)
+
+
+def _decisions(run: Run) -> tuple[Decisions, ...] | None:
+    """Of each step's tables in turn; None where the run was not right."""
     if not run.right or run.outcome is None or run.problem is None or run.arithmetic is None:
         return None
     expectation = expect(run.problem, run.arithmetic, states_before(run.problem, run.outcome))
@@ -92,8 +101,7 @@ def _decisions(run: Run) -> tuple[Decisions, Decisions, Decisions] | None:
         if isinstance(expected, UpdateExpectation) and isinstance(result, Update):
             for table, stored in zip(expected.tables, result.after.tables, strict=True):
                 decided.append(decisions(table.rows, stored[table.touched]))
-    short, long, later, _ = decided
-    return short, long, later
+    return tuple(decided)
 
 
 def _discrepancy(statistic: Statistic) -> Discrepancy:

@@ -317,6 +317,13 @@ MUTANTS = (
         ("test_one_element:test_a_case_that_could_show_nothing_is_not_passed",),
     ),
     Mutant(
+        "one stored value trusted",
+        "oracle/pooling.py",
+        "~np.isfinite(value) | (bound < smallest)",
+        "~np.isfinite(value) | (low == high) | (bound < smallest)",
+        ("test_trust:test_what_the_store_rounds_away_of_an_exact_sum_counts",),
+    ),
+    Mutant(
         "first moment forgotten",
         "compare.py",
         "(Tensor.MOMENTUM1, table.momentum1, ",
