@@ -115,14 +115,15 @@ def compare(saved: SavedCase, verdict: Verdict) -> Result:
     return Result.ERROR if verdict.status is Status.ERROR and not verdict.discrepancies else Result.DIFFERENT
 
 
-class _Limited:
+class Limited:
     """Runs cases in a process that is made for them, under a time limit."""
 
-    def __init__(self, folder: Path, time_limit: float) -> None:
+    def __init__(self, folder: Path | None, time_limit: float) -> None:
         self._folder = folder
         self._time_limit = time_limit
 
     def run(self, case: Case, subject: Subject, findings: tuple[Finding, ...]) -> Run:
+        """Run a case."""
         return runner.run(
             case,
             subject,
@@ -143,7 +144,7 @@ def _once(saved: SavedCase, folder: Path, here: Path, time_limit: float) -> Verd
             subjects.append(Subject.load(name))
         except (SubjectError, BackendUnavailable) as error:
             return Verdict(Status.UNSUPPORTED, reason=f"{name} {NOT_HERE}{error}")
-    check = Check(subjects[0], subjects[1] if subjects[1:] else None, Counts(), (), _Limited(folder, time_limit))
+    check = Check(subjects[0], subjects[1] if subjects[1:] else None, Counts(), (), Limited(folder, time_limit))
     try:
         declared = find_property(where.property, where.file, here) if where.property else None
         if declared is None:
