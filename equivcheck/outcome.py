@@ -129,6 +129,8 @@ class Outcome:
         Memory around the buffers.
     paths
         Names of the kernels or paths that the subject says it took.
+    device
+        Where it ran: a GPU by its UUID.
     vacuous
         Why a run without a discrepancy shows nothing about the subject, as a sentence: the optional path that the
         subject stands for was not taken. Empty otherwise.

@@ -12,6 +12,7 @@ import re
 import resource
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -84,9 +85,15 @@ def into_poison(name: str, tensor: torch.Tensor, widest: int) -> Placed:
     return placed
 
 
+@lru_cache
+def identity(device: torch.device) -> str:
+    """Which device it is: a GPU by its UUID, as nvidia-smi lists it, whatever number the process has for it."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else str(device)
+
+
 @contextlib.contextmanager
 def watched(device: torch.device) -> Iterator[None]:
-    """End the process if the block raises and the context is lost."""
+    """End the process if the block raises and the context of a GPU is lost."""
     try:
         yield
     except Exception as error:
@@ -96,7 +103,9 @@ def watched(device: torch.device) -> Iterator[None]:
 
 
 def lost(device: torch.device) -> bool:
-    """Whether the context of this process is lost. Waits for all kernels."""
+    """Whether the context of a GPU is lost in this process. Waits for all kernels."""
+    if device.type != "cuda":
+        return False
     try:
         torch.cuda.synchronize(device)
     except RuntimeError:

@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 import torch
 
+from equivcheck.backends.cuda import asks_for_assert, checked, identity, watched
 from equivcheck.backends.layouts import Placed, place, to_numpy
 from equivcheck.case import Call
 from equivcheck.formats import AnyArray
@@ -96,27 +97,18 @@ class System(Protocol):
 def drive(problem: Problem, system: System, paths: tuple[str, ...] = ()) -> Outcome:
     """Run the program of `problem.case` on `system`, which holds the initial state.
 
+    Where a kernel takes the context of a GPU with it, the process ends: every later case would fail in it. A case that
+    may ask for a device assert is its adapter's to look at (`cuda.checked`).
+
     On the CPU everything runs on one thread (and the caller's number of threads is set again afterwards): test cases
     are small, a run of the suite already has a process a core, and a sum split over threads adds in another order on
     another machine.
     """
-    run = _Run(problem, system)
-    try:
-        with _one_thread(), torch.enable_grad(), _stream(problem, system.device):
-            run.go()
-    except RuntimeError:
-        if not run.lost:  # streams cannot be joined any more where the context is lost
-            raise
-    return Outcome(
-        results=tuple(run.results),
-        inputs_after=tuple(run.after.get(step, {}) for step in range(len(problem.batches))),
-        raised=run.raised,
-        guards=(*run.guards, *(() if run.lost else run.system.guards())),
-        paths=paths,
-        device=str(system.device),
-        notes=run.notes,
-        breaches=tuple(run.breaches),
-    )
+    with watched(system.device):
+        outcome = _driven(problem, system, paths)
+    if outcome.raised is not None and outcome.raised.after is None and not asks_for_assert(problem.case):
+        checked(outcome, system.device, ())
+    return outcome
 
 
 def supports_call(call: Call, device: torch.device) -> Support:
@@ -143,6 +135,26 @@ def scattered(name: str, tensor: torch.Tensor) -> list[Breach]:
         return []
     detail = f"shape {tuple(tensor.shape)} came back with strides {tensor.stride()}, which is not contiguous"
     return [Breach(Promise.STRIDES_CHANGED, name, detail)]
+
+
+def _driven(problem: Problem, system: System, paths: tuple[str, ...]) -> Outcome:
+    run = _Run(problem, system)
+    try:
+        with _one_thread(), torch.enable_grad(), _stream(problem, system.device):
+            run.go()
+    except RuntimeError:
+        if not run.lost:  # streams cannot be joined any more where the context is lost
+            raise
+    return Outcome(
+        results=tuple(run.results),
+        inputs_after=tuple(run.after.get(step, {}) for step in range(len(problem.batches))),
+        raised=run.raised,
+        guards=(*run.guards, *(() if run.lost else run.system.guards())),
+        paths=paths,
+        device=identity(system.device),
+        notes=run.notes,
+        breaches=tuple(run.breaches),
+    )
 
 
 @dataclass

@@ -198,8 +198,10 @@ class Check:
         self.counts.count(run.verdict)
         self.counts.subject_seconds += run.subject_seconds
         self.counts.judge_seconds += run.judge_seconds
-        if run.outcome is not None and run.outcome.transfers is not None:
-            self.counts.transfers.add(run.outcome.transfers)
+        if run.outcome is not None:
+            add(self.counts.devices, run.outcome.device)
+            if run.outcome.transfers is not None:
+                self.counts.transfers.add(run.outcome.transfers)
         for name in run.findings:
             add(self.counts.findings, name)
         if run.case.captured is not None and run.problem is None:

@@ -110,6 +110,8 @@ class Counts(msgspec.Struct):
         Cases by the type of their tables, each slice's first failure among them.
     ulps
         Elements by their distance from a witness, by tensor.
+    devices
+        Cases by the device that they ran on, a GPU by its UUID; those in processes of their own are not among them.
     """
 
     statuses: dict[str, int] = msgspec.field(default_factory=dict)
@@ -122,6 +124,7 @@ class Counts(msgspec.Struct):
     transfers: TransferCounts = msgspec.field(default_factory=TransferCounts)
     types: dict[str, TypeCounts] = msgspec.field(default_factory=dict)
     ulps: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    devices: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def judged(self) -> int:
@@ -162,7 +165,7 @@ class Counts(msgspec.Struct):
 
     def merge(self, other: Counts) -> None:
         """Count all of `other` in."""
-        for name in ("statuses", "unsupported", "findings"):
+        for name in ("statuses", "unsupported", "findings", "devices"):
             mine: dict[str, int] = getattr(self, name)
             for key, number in getattr(other, name).items():
                 add(mine, key, number)
