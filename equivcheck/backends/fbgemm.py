@@ -19,7 +19,7 @@ import torch
 from equivcheck.arithmetic import Arithmetic, MeanDivision, Sequential, Store, StoreRounding
 from equivcheck.backends.cuda import asks_for_assert, checked, heard, samples, seeded, watched
 from equivcheck.backends.driver import drive, supports_call
-from equivcheck.backends.fbgemm_module import Tables
+from equivcheck.backends.fbgemm_module import PlainTables, Tables
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.case import Call, Case, IndexFault, Layout, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
@@ -65,6 +65,14 @@ class _Fbgemm(abc.ABC):
         else:
             found["cpu"] = torch.backends.cpu.get_cpu_capability()
         return found | {name: value for name, value in sorted(os.environ.items()) if name.startswith("FBGEMM_")}
+
+    def timing(self) -> Support:
+        """See `equivcheck.backends.timed.Timed`."""
+        return SUPPORTED
+
+    def prepare(self, case: Case) -> PlainTables:
+        """See `equivcheck.backends.timed.Timed`."""
+        return PlainTables(case, self.device)
 
     @abc.abstractmethod
     def _paths(self, case: Case) -> tuple[str, ...]:
@@ -269,6 +277,16 @@ class FbgemmCuda(_Fbgemm):
         with watched(self.device), seeded(self.device, case.seed), self._algorithms(), heard(case) as asserted:
             outcome = self._run(problem, Tables.of(problem, self.device, experimental=self.experimental))
         return checked(outcome, self.device, asserted)
+
+    def timing(self) -> Support:
+        """Not for `+deterministic`, which is a switch of the whole process, set around single calls."""
+        if self.deterministic:
+            return unsupported("fbgemm-cuda+deterministic switches PyTorch for single calls; its speed is not measured")
+        return SUPPORTED
+
+    def prepare(self, case: Case) -> PlainTables:
+        """See `equivcheck.backends.timed.Timed`."""
+        return PlainTables(case, self.device, experimental=self.experimental)
 
     @contextlib.contextmanager
     def _algorithms(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ import torch
 from equivcheck.backends.cuda import into_poison, poison_free_memory
 from equivcheck.backends.driver import Inputs
 from equivcheck.backends.layouts import FINITE_POISON, Placed, place, to_numpy, to_torch
-from equivcheck.case import BoundsCheck, Decay, Layout, OptimizerKind, Pooling, Rounding
+from equivcheck.case import BoundsCheck, Case, Decay, Layout, Optimizer, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import Guard
 from equivcheck.problem import Problem, Snapshot, output_shape
@@ -152,34 +152,12 @@ class Tables:
         self._trained = (
             torch.tensor([not f for f in frozen], dtype=torch.int32, device=self.device) if any(frozen) else None
         )
-        optimizer = problem.case.optimizer
-        module.tbe.update_hyper_parameters(
-            {
-                "lr": optimizer.learning_rate,
-                "eps": optimizer.eps,
-                "beta1": optimizer.beta1,
-                "beta2": optimizer.beta2,
-                "weight_decay": optimizer.weight_decay,
-            }
-        )
+        _set_hyper_parameters(module.tbe, problem.case.optimizer)
 
     @classmethod
     def of(cls, problem: Problem, device: torch.device, *, experimental: bool = False) -> Self:
         """Tables of `problem` in their initial state. `experimental` asks for the second forward on CUDA."""
-        case = problem.case
-        kind = _Kind(
-            case.table_shapes,
-            problem.feature_tables,
-            case.weights,
-            case.output,
-            case.pooling,
-            case.optimizer.kind,
-            case.optimizer.decay,
-            case.bounds_check,
-            case.rounding,
-            device,
-            experimental,
-        )
+        kind = _kind(problem.case, problem.feature_tables, device, experimental)
         tables = cls(problem, kind, _kept.take(kind))
         tables.load(problem.initial, 0)
         return tables
@@ -198,8 +176,7 @@ class Tables:
                     state.copy_(to_torch(values))
             optimizer = self.problem.case.optimizer
             before = optimizer.step + step - 1 if optimizer.is_adam else 1
-            self.module.tbe.iter.fill_(before)
-            self.module.tbe.iter_cpu.fill_(before)
+            _set_iteration(self.module.tbe, before)
 
     def set_learning_rate(self, rate: float) -> None:
         """See `System`."""
@@ -252,6 +229,56 @@ class Tables:
             _kept.put(self.kind, self.module)
 
 
+class PlainTables:
+    """Tables of full size in the memory that FBGEMM allocates itself: see `equivcheck.backends.timed.Prepared`."""
+
+    def __init__(self, case: Case, device: torch.device, *, experimental: bool = False) -> None:
+        self.device = device
+        self._tbe = _construct(_kind(case, case.tables, device, experimental), {})
+        _set_hyper_parameters(self._tbe, case.optimizer)
+        _set_iteration(self._tbe, 1)
+        self.tables: list[torch.Tensor] = self._tbe.split_embedding_weights()
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor, per_sample_weights: torch.Tensor | None) -> _Lookup:
+        """See `Prepared`."""
+        weights = per_sample_weights
+        output = self._tbe(indices, offsets, per_sample_weights=weights)
+        return _Lookup(output, weights if weights is not None and weights.requires_grad else None)
+
+
+def _kind(case: Case, feature_tables: tuple[int, ...], device: torch.device, experimental: bool) -> _Kind:
+    return _Kind(
+        case.table_shapes,
+        feature_tables,
+        case.weights,
+        case.output,
+        case.pooling,
+        case.optimizer.kind,
+        case.optimizer.decay,
+        case.bounds_check,
+        case.rounding,
+        device,
+        experimental,
+    )
+
+
+def _set_hyper_parameters(tbe: Any, optimizer: Optimizer) -> None:
+    tbe.update_hyper_parameters(
+        {
+            "lr": optimizer.learning_rate,
+            "eps": optimizer.eps,
+            "beta1": optimizer.beta1,
+            "beta2": optimizer.beta2,
+            "weight_decay": optimizer.weight_decay,
+        }
+    )
+
+
+def _set_iteration(tbe: Any, iteration: int) -> None:
+    tbe.iter.fill_(iteration)
+    tbe.iter_cpu.fill_(iteration)
+
+
 def _moments(snapshot: Snapshot) -> list[tuple[Any, ...]]:
     return [states for states in (snapshot.momentum1, snapshot.momentum2) if states]
 
@@ -259,6 +286,18 @@ def _moments(snapshot: Snapshot) -> list[tuple[Any, ...]]:
 def _build(kind: _Kind) -> _Module:
     cpu = kind.device.type == "cpu"
     memory = _host_memory(kind) if cpu else []
+    tbe = _construct(kind, {placed.name: placed.tensor for placed in memory})
+    if not cpu:
+        memory = _device_memory(tbe, kind)
+    # Per table the states of its rows; here per state the tables.
+    per_table = tbe.split_optimizer_states()
+    states = [list(of_tables) for of_tables in zip(*per_table, strict=True)]
+    return _Module(tbe, tbe.split_embedding_weights(), states, memory)
+
+
+def _construct(kind: _Kind, buffers: dict[str, torch.Tensor]) -> Any:
+    """FBGEMM's module. `buffers` are memory for its tables and states on the host, where they are given."""
+    cpu = kind.device.type == "cpu"
     location = EmbeddingLocation.HOST if cpu else EmbeddingLocation.DEVICE
     compute = ComputeDevice.CPU if cpu else ComputeDevice.CUDA
     precision = _PRECISION[kind.weights]
@@ -314,16 +353,10 @@ def _build(kind: _Kind) -> _Module:
         "enable_raw_embedding_streaming": False,
         "res_params": None,
         "is_qr_tbe": False,
-        "preallocated_host_buffers": {placed.name: placed.tensor for placed in memory} or None,
+        "preallocated_host_buffers": buffers or None,
     }
     with root_logger_as_it_was():
-        tbe = SplitTableBatchedEmbeddingBagsCodegen(**_known(options))
-    if not cpu:
-        memory = _device_memory(tbe, kind)
-    # Per table the states of its rows; here per state the tables.
-    per_table = tbe.split_optimizer_states()
-    states = [list(of_tables) for of_tables in zip(*per_table, strict=True)]
-    return _Module(tbe, tbe.split_embedding_weights(), states, memory)
+        return SplitTableBatchedEmbeddingBagsCodegen(**_known(options))
 
 
 def _device_memory(tbe: Any, kind: _Kind) -> list[Placed]:

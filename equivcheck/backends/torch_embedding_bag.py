@@ -18,11 +18,11 @@ from equivcheck.backends.layouts import TORCH_DTYPES
 from equivcheck.backends.torch_devices import is_foreign, open_device, require_package
 from equivcheck.backends.torch_inductor import Inductor, check_available
 from equivcheck.backends.torch_operators import evidence, parts
-from equivcheck.backends.torch_tables import Operations, Tables
+from equivcheck.backends.torch_tables import Operations, PlainTables, Tables
 from equivcheck.backends.transfers import crossing
 from equivcheck.case import Call, Case, IndexType, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
-from equivcheck.outcome import Breach, Outcome, Support, unsupported
+from equivcheck.outcome import SUPPORTED, Breach, Outcome, Support, unsupported
 from equivcheck.problem import Problem
 
 
@@ -126,6 +126,18 @@ class TorchEmbeddingBag:
 
             found["triton"] = triton.__version__
         return found
+
+    def timing(self) -> Support:
+        """Eager operations on devices with a clock that is known here."""
+        if self.inductor is not None:
+            return unsupported(f"{self.name} compiles its operations for each shape; measure torch without a variant")
+        if self.device.type not in ("cpu", "cuda"):
+            return unsupported(f"there is no clock for {self.device.type}; cpu and cuda have one")
+        return SUPPORTED
+
+    def prepare(self, case: Case) -> PlainTables:
+        """See `equivcheck.backends.timed.Timed`."""
+        return PlainTables(case, self.device)
 
     def _run(self, problem: Problem, operations: Operations, paths: tuple[str, ...]) -> Outcome:
         if self.device.type == "cpu":

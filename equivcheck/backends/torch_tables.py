@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
 
 from equivcheck.backends import torch_lookup
@@ -24,9 +25,9 @@ from equivcheck.backends.torch_devices import is_foreign
 from equivcheck.backends.torch_lookup import rank_major
 from equivcheck.backends.torch_optimizers import Constants, Rule, States, constants, narrow, rule, store, update
 from equivcheck.backends.transfers import download, upload
-from equivcheck.case import BoundsCheck, Pooling, Rounding
+from equivcheck.case import BoundsCheck, Case, OptimizerKind, Pooling, Rounding
 from equivcheck.outcome import Guard
-from equivcheck.problem import Problem, Snapshot
+from equivcheck.problem import Batch, Problem, Snapshot
 
 Optional = torch.Tensor | None
 
@@ -218,3 +219,38 @@ class Tables:
         if inputs.batch.batch_sizes is None:
             return torch.cat(blocks, 1)
         return rank_major(blocks, inputs.batch.batch_sizes)
+
+
+class PlainTables:
+    """The same tables and operations, filled on the device: see `equivcheck.backends.timed.Prepared`."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        self.device = device
+        self._system = Tables(_zeros(case), device, Operations())
+        self.tables: list[torch.Tensor] = self._system.tables
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor, per_sample_weights: torch.Tensor | None) -> Lookup:
+        """See `Prepared`."""
+        features = len(self._system.problem.feature_tables)
+        bags = (len(offsets) - 1) // features
+        nothing = np.zeros(0, np.int64)  # the shapes of a batch are asked for, its arrays are in the tensors
+        batch = Batch(nothing, nothing, (bags,) * features, None, None, nothing, self._system.rate)
+        gradient = torch.empty(0, device=self.device)
+        return self._system.forward(Inputs(batch, indices, offsets, per_sample_weights, gradient))
+
+
+def _zeros(case: Case) -> Problem:
+    """A problem without steps, whose tables and states are zero."""
+    shapes, kind = case.table_shapes, case.optimizer.kind
+    of_rows = [rows for rows, _ in shapes]
+    rowwise1, rowwise2 = kind is OptimizerKind.ROWWISE_ADAGRAD, kind is OptimizerKind.PARTIAL_ROWWISE_ADAM
+    first = () if kind is OptimizerKind.SGD else of_rows if rowwise1 else shapes
+    second = () if not case.optimizer.is_adam else of_rows if rowwise2 else shapes
+    initial = Snapshot(
+        tuple(np.zeros(shape, case.weights.numpy) for shape in shapes),
+        tuple(np.zeros(shape, np.float32) for shape in first),
+        tuple(np.zeros(shape, np.float32) for shape in second),
+    )
+    tables = case.tables
+    dims = tuple(shapes[table][1] for table in tables)
+    return Problem(case, tables, dims, tuple(feature.frozen for feature in case.features), initial, ())

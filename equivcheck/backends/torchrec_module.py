@@ -16,7 +16,7 @@ from equivcheck.backends.driver import Inputs
 from equivcheck.backends.fbgemm_module import BoundsCheckMode, EmbOptimType, root_logger_as_it_was
 from equivcheck.backends.layouts import TORCH_DTYPES, Placed, to_numpy, to_torch
 from equivcheck.backends.torchrec_source import TritonTbe
-from equivcheck.case import BoundsCheck, OptimizerKind, Rounding
+from equivcheck.case import BoundsCheck, Case, OptimizerKind, Rounding
 from equivcheck.outcome import Guard
 from equivcheck.problem import Problem, Snapshot, output_shape
 
@@ -66,20 +66,7 @@ class Tables:
         case = problem.case
         self.problem, self.system, self.device, self.options = problem, system, device, options
         self.seen: Counter[str] = Counter()
-        with root_logger_as_it_was():
-            self.module = system.module.TritonTableBatchedEmbeddingBags(
-                embedding_specs=list(case.table_shapes),
-                feature_table_map=list(problem.feature_tables),
-                weights_precision=TORCH_DTYPES[case.weights],
-                output_dtype=TORCH_DTYPES[case.output],
-                stochastic_rounding=case.rounding is Rounding.STOCHASTIC,
-                learning_rate=float(case.optimizer.learning_rate),
-                eps=float(case.optimizer.eps),
-                optimizer=OPTIMIZERS[case.optimizer.kind],
-                device=device,
-                **options,
-            )
-        self.module.bounds_check_mode = _BOUNDS[case.bounds_check]
+        self.module = _build(case, problem.feature_tables, system, device, options)
         widest = max(dim for _, dim in case.table_shapes)
         self.memory: list[Placed] = [into_poison("weight", self.module.weight, widest)]
         if case.optimizer.kind is not OptimizerKind.SGD:
@@ -143,3 +130,38 @@ class Tables:
     def guards(self) -> tuple[Guard, ...]:
         """Poison around the tables and states."""
         return tuple(placed.read()[1] for placed in self.memory)
+
+
+class PlainTables:
+    """Tables of full size in the module's own memory: see `equivcheck.backends.timed.Prepared`."""
+
+    def __init__(self, case: Case, system: TritonTbe, device: torch.device, options: Mapping[str, Any]) -> None:
+        self.device = device
+        self._module = _build(case, case.tables, system, device, options)
+        self.tables: list[torch.Tensor] = self._module.split_embedding_weights()
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor, per_sample_weights: torch.Tensor | None) -> _Lookup:
+        """See `Prepared`."""
+        weights = per_sample_weights
+        output = self._module(indices, offsets, per_sample_weights=weights)
+        return _Lookup(output, weights if weights is not None and weights.requires_grad else None)
+
+
+def _build(
+    case: Case, feature_tables: tuple[int, ...], system: TritonTbe, device: torch.device, options: Mapping[str, Any]
+) -> Any:
+    with root_logger_as_it_was():
+        module = system.module.TritonTableBatchedEmbeddingBags(
+            embedding_specs=list(case.table_shapes),
+            feature_table_map=list(feature_tables),
+            weights_precision=TORCH_DTYPES[case.weights],
+            output_dtype=TORCH_DTYPES[case.output],
+            stochastic_rounding=case.rounding is Rounding.STOCHASTIC,
+            learning_rate=float(case.optimizer.learning_rate),
+            eps=float(case.optimizer.eps),
+            optimizer=OPTIMIZERS[case.optimizer.kind],
+            device=device,
+            **options,
+        )
+    module.bounds_check_mode = _BOUNDS[case.bounds_check]
+    return module

@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,8 +21,11 @@ from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.case import BoundsCheck, Call, Case, Decay, Layout, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
-from equivcheck.outcome import Outcome, Support, unsupported
+from equivcheck.outcome import SUPPORTED, Outcome, Support, unsupported
 from equivcheck.problem import Problem
+
+if TYPE_CHECKING:
+    from equivcheck.backends.torchrec_module import PlainTables
 
 VARIANTS = ("small-tables", "hoist", "fused-bounds")
 
@@ -160,7 +164,7 @@ class TorchrecTriton:
         before = Counter(self.system.launches)
         with watched(self.device), torch.random.fork_rng(devices=[]), heard(problem.case) as asserted:
             torch.default_generator.manual_seed(problem.case.seed)
-            tables = Tables(problem, self.system, self.device, self._options(problem))
+            tables = Tables(problem, self.system, self.device, self._options(len(problem.feature_tables)))
             tables.load(problem.initial, 0)
             outcome = drive(problem, tables)
         outcome = checked(outcome, self.device, asserted)
@@ -188,6 +192,16 @@ class TorchrecTriton:
             found["gpu"] = torch.cuda.get_device_name(self.device)
             found["cuda"] = str(torch.version.cuda)
         return found
+
+    def timing(self) -> Support:
+        """See `equivcheck.backends.timed.Timed`."""
+        return SUPPORTED
+
+    def prepare(self, case: Case) -> PlainTables:
+        """See `equivcheck.backends.timed.Timed`."""
+        from equivcheck.backends.torchrec_module import PlainTables
+
+        return PlainTables(case, self.system, self.device, self._options(len(case.features)))
 
     def _refused(self, case: Case) -> list[tuple[bool, str]]:
         bags = samples(case) if case.ranks else _bags(case)
@@ -243,14 +257,14 @@ class TorchrecTriton:
             ),
         ]
 
-    def _options(self, problem: Problem) -> dict[str, object]:
+    def _options(self, features: int) -> dict[str, object]:
         """The module's options for the variants. The hint says what the bags are, up to what keeps the backward's path.
 
         A longer bag makes the backward fall back by itself (TBE:2023-2028); that belongs to the path.
         """
         hints = None
         if "small-tables" in self.variants:
-            hints = [_LEAST_HINT] * len(problem.feature_tables)
+            hints = [_LEAST_HINT] * features
         return {
             "hoist_transpose_to_forward": "hoist" in self.variants,
             "bag_size_hints": hints,

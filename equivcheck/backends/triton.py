@@ -22,7 +22,7 @@ from equivcheck.backends.layouts import FLOAT_POISON, GUARD_BYTES, INTEGER_POISO
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.case import BoundsCheck, Call, Case, Pooling, Rounding
 from equivcheck.formats import DType
-from equivcheck.outcome import Guard, Outcome, Support, unsupported
+from equivcheck.outcome import SUPPORTED, Guard, Outcome, Support, unsupported
 from equivcheck.problem import Problem, Snapshot
 
 SPACING = 1
@@ -110,6 +110,16 @@ class TritonBackend:
             found["cuda"] = str(torch.version.cuda)
         return found
 
+    def timing(self) -> Support:
+        """See `equivcheck.backends.timed.Timed`."""
+        if self.device.type == "cpu":
+            return unsupported("Triton's interpreter runs its kernels in NumPy, and its time says nothing about them")
+        return SUPPORTED
+
+    def prepare(self, case: Case) -> PlainTables:
+        """See `equivcheck.backends.timed.Timed`."""
+        return PlainTables(self.make(case.table_shapes, case.tables, **options(case), **self.options), self.device)
+
     def _pooling(self, case: Case, otherwise: Summation) -> Summation:
         from equivcheck.triton_tbe.small_tables import additions, is_small
 
@@ -138,6 +148,27 @@ def _module_class(device: str) -> type[Any]:
     if device and MODE.device.type != device:
         raise BackendUnavailable(f"this process has {MODE.value} kernels, which do not run on {device}; start another")
     return TritonTBE
+
+
+def options(case: Case) -> dict[str, Any]:
+    """The module's options for a case."""
+    optimizer = case.optimizer
+    return {
+        "weights_precision": TORCH_DTYPES[case.weights],
+        "output_dtype": TORCH_DTYPES[case.output],
+        "accumulation": TORCH_DTYPES[case.accumulation],
+        "pooling_mode": case.pooling,
+        "optimizer": optimizer.kind,
+        "learning_rate": optimizer.learning_rate,
+        "eps": optimizer.eps,
+        "beta1": optimizer.beta1,
+        "beta2": optimizer.beta2,
+        "weight_decay": optimizer.weight_decay,
+        "weight_decay_mode": optimizer.decay,
+        "stochastic_rounding": case.rounding is Rounding.STOCHASTIC,
+        "seed": case.seed,
+        "bounds_check_mode": case.bounds_check,
+    }
 
 
 class _Poisoned:
@@ -181,34 +212,34 @@ class _Lookup:
         return found
 
 
+class PlainTables:
+    """The module with tables of full size and nothing around them: see `equivcheck.backends.timed.Prepared`."""
+
+    def __init__(self, module: Any, device: torch.device) -> None:
+        self._module = module
+        self.device = device
+        self.tables: list[torch.Tensor] = module.split_embedding_weights()
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor, per_sample_weights: torch.Tensor | None) -> _Lookup:
+        """See `Prepared`."""
+        return _Lookup(self._module(indices, offsets, per_sample_weights), per_sample_weights)
+
+
 class _Tables:
     """The module as the `System` that is driven."""
 
     def __init__(self, problem: Problem, backend: TritonBackend, restoring: _Tables | None = None) -> None:
-        case, optimizer = problem.case, problem.case.optimizer
+        case = problem.case
         self.problem, self.backend, self.device = problem, backend, backend.device
         self.allocate = _Poisoned()
         self.module = backend.make(
             case.table_shapes,
             problem.feature_tables,
-            weights_precision=TORCH_DTYPES[case.weights],
-            output_dtype=TORCH_DTYPES[case.output],
-            accumulation=TORCH_DTYPES[case.accumulation],
-            pooling_mode=case.pooling,
-            optimizer=optimizer.kind,
-            learning_rate=optimizer.learning_rate,
-            eps=optimizer.eps,
-            beta1=optimizer.beta1,
-            beta2=optimizer.beta2,
-            weight_decay=optimizer.weight_decay,
-            weight_decay_mode=optimizer.decay,
-            stochastic_rounding=case.rounding is Rounding.STOCHASTIC,
-            seed=case.seed,
-            bounds_check_mode=case.bounds_check,
+            **options(case),
+            **backend.options,
             spacing=SPACING,
             allocate=self.allocate,
             device=self.device,
-            **backend.options,
         )
         self.asks = None
         if any(problem.frozen):

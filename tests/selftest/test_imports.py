@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "equivcheck"
 BELOW_BACKENDS = {"case", "arithmetic", "problem", "outcome", "formats", "words"}
-TORCH_ALLOWED = ("backends", "triton_tbe", "faults")
+TORCH_ALLOWED = ("backends", "triton_tbe", "faults", "bench")
 
 
 def _imports(path: Path) -> set[str]:
