@@ -14,7 +14,8 @@ zero, and of each quarter of p by itself: rounding to nearest is unbiased over a
 Independence. Let r = up - p with p the middle of its interval, d half its width. Over n disjoint pairs of independent
 elements the products r s are independent, of means within d e, in ranges of width at most 1: their mean stays within
 the mean of d e plus sqrt(ln(2/level) / 2n) (Hoeffding, *Probability inequalities for sums of bounded random variables*,
-J. Amer. Statist. Assoc. 58 (1963), theorem 2). One random number for two elements gives r s a mean of 1/12.
+J. Amer. Statist. Assoc. 58 (1963), theorem 2). One random number for two elements gives r s a mean of 1/12, if it works
+upwards, or away from zero, in both; methods do the one or the other, so both senses are tested.
 
 Below the smallest normal number, and next to the largest, methods are biased by construction; both are left out.
 """
@@ -126,21 +127,17 @@ def unbiased(*parts: Decisions, level: float = LEVEL) -> tuple[Statistic, ...]:
     return tuple(tests)
 
 
-def independent(name: str, first: Decisions, second: Decisions, level: float = LEVEL) -> Statistic:
-    """Statistic of two blocks of the same shape, element against element: of two tables, steps, or runs."""
-    both = first.judged & second.judged
-    return _products(name, _residual(first, both), _residual(second, both), level)
+def independent(name: str, first: Decisions, second: Decisions, level: float = LEVEL) -> tuple[Statistic, ...]:
+    """Tests of two blocks of the same shape, element against element: of two tables, steps, or runs."""
+    return _products(name, [(first, second)], level)
 
 
 def independent_inside(*parts: Decisions, level: float = LEVEL) -> tuple[Statistic, ...]:
     """Tests of neighbours inside blocks, all blocks together: columns and rows next to each other, and four apart."""
-    tests = []
-    each = level / 4
+    tests: list[Statistic] = []
     for axis, what in ((1, "columns"), (0, "rows")):
         for lag in (1, 4):
-            pairs = [_pairs(part, lag, axis) for part in parts]
-            left, right = (_joined([pair[half] for pair in pairs]) for half in (0, 1))
-            tests.append(_products(f"{what} {lag} apart", left, right, each))
+            tests += _products(f"{what} {lag} apart", [_pairs(part, lag, axis) for part in parts], level / 4)
     return tuple(tests)
 
 
@@ -167,37 +164,38 @@ def _binomial(name: str, taken: BoolArray, low: Float64Array, high: Float64Array
     return Statistic(name, count, float(taken.mean()), lowest / count, highest / count)
 
 
+def _products(name: str, pairs: list[tuple[Decisions, Decisions]], level: float) -> tuple[Statistic, ...]:
+    """Tests of pairs of blocks, element against element, of decisions upwards, and of those away from zero.
+
+    One random number for a positive and a negative value goes the same way in one of the two senses, and in opposite
+    ways in the other: where signs are mixed, the products then cancel.
+    """
+    residuals: list[tuple[Float64Array, ...]] = []
+    for first, second in pairs:
+        both = first.judged & second.judged
+        (one, one_half), (other, other_half) = (_residual(part, both) for part in (first, second))
+        opposite = np.where(first.negative[both] == second.negative[both], 1.0, -1.0)
+        residuals.append((one * other, one_half * other_half, opposite))
+    products, halves, opposite = (np.concatenate([found[i] for found in residuals]) for i in range(3))
+    count = len(products)
+    radius = float(halves.mean() + np.sqrt(np.log(4 / level) / (2 * count))) if count else 1.0
+    return tuple(
+        Statistic(f"{name}, {sense}", count, float(values.mean()) if count else 0.0, -radius, radius)
+        for sense, values in (("upwards", products), ("away from zero", products * opposite))
+    )
+
+
 def _residual(part: Decisions, both: BoolArray) -> tuple[Float64Array, Float64Array]:
     """Decision less the middle of its probability, and half the width of that."""
     low, high = part.low[both], part.high[both]
     return part.up[both] - (low + high) / 2, (high - low) / 2
 
 
-def _pairs(
-    part: Decisions, lag: int, axis: int
-) -> tuple[tuple[Float64Array, Float64Array], tuple[Float64Array, Float64Array]]:
-    """Residuals of disjoint pairs `lag` apart along an axis: each element belongs to one."""
+def _pairs(part: Decisions, lag: int, axis: int) -> tuple[Decisions, Decisions]:
+    """Disjoint pairs `lag` apart along an axis: each element belongs to one."""
     index = np.arange(part.judged.shape[axis] // (2 * lag) * 2 * lag)
     left, right = (_taken(part, index[index // lag % 2 == half], axis) for half in (0, 1))
-    both = left.judged & right.judged
-    return _residual(left, both), _residual(right, both)
-
-
-def _joined(parts: list[tuple[Float64Array, Float64Array]]) -> tuple[Float64Array, Float64Array]:
-    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-
-def _products(
-    name: str,
-    first: tuple[Float64Array, Float64Array],
-    second: tuple[Float64Array, Float64Array],
-    level: float,
-) -> Statistic:
-    count = len(first[0])
-    if not count:
-        return Statistic(name, 0, 0.0, -1.0, 1.0)
-    radius = float((first[1] * second[1]).mean() + np.sqrt(np.log(2 / level) / (2 * count)))
-    return Statistic(name, count, float((first[0] * second[0]).mean()), -radius, radius)
+    return left, right
 
 
 def _taken(part: Decisions, index: Int64Array, axis: int) -> Decisions:

@@ -6,6 +6,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,17 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class Hunted(msgspec.Struct, frozen=True):
-    """What a hunt came to: a kill, or the properties and cases that saw nothing."""
+    """What a hunt came to: a kill, or the properties and cases that saw nothing.
+
+    Attributes
+    ----------
+    cases, seconds
+        Of all properties that ran.
+    properties
+        Which were to run, in this order.
+    versions, day
+        Of what is below the fault, and the day of the hunt.
+    """
 
     fault: str
     subject: str
@@ -69,6 +80,8 @@ class Hunted(msgspec.Struct, frozen=True):
     seconds: float
     properties: tuple[str, ...] = ()
     error: str = ""
+    versions: dict[str, str] = {}
+    day: str = ""
 
 
 class _Killed(BaseException):
@@ -125,7 +138,9 @@ def first_kill(
             break
     if kill is not None and minimal:
         kill = hunting.smaller(kill)
-    return Hunted(name, subject, profile, seed, kill, hunting.cases, hunting.seconds, names)
+    day = datetime.now(UTC).date().isoformat()
+    versions = {part: str(version) for part, version in backend.versions().items()}  # PyTorch's is no plain str
+    return Hunted(name, subject, profile, seed, kill, hunting.cases, hunting.seconds, names, "", versions, day)
 
 
 @dataclass

@@ -26,7 +26,7 @@ def chosen(names: Iterable[str], kinds: Iterable[str], subject: str, *, compiled
         Whether those are hunted that cannot be seen here, to show that they are not.
     """
     wanted = set(names)
-    found = [FAULTS[name] for name in wanted] if wanted else list(FAULTS.values())
+    found = [fault for fault in FAULTS.values() if not wanted or fault.name in wanted]
     if kinds:
         found = [fault for fault in found if fault.kind.name.lower() in set(kinds)]
     reach = {Reach.HERE, *([Reach.GPU] if compiled else [])}

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from equivcheck.faults.hunt import Hunted, Kill
+from equivcheck.faults.catalogue import by_name
+from equivcheck.faults.hunt import Hunted, Kill, ordered
 from equivcheck.faults.worker import Entry, Request
 
 LIMIT = 900.0
-"""Seconds for one fault: all properties at the default profile, seen by none, take eight minutes in the interpreter."""
+"""Seconds for one hunt: all properties at the default profile, seen by none, take eight minutes in the interpreter."""
 
 
 def hunt(requests: Iterable[Request], processes: int, limit: float = LIMIT) -> Iterator[Hunted]:
@@ -107,12 +108,13 @@ def _ask(process: subprocess.Popen[bytes], request: Request, journal: Path, limi
 def _ended(request: Request, journal: Path, seconds: float, how: str) -> Hunted:
     """The result of a hunt that took its process with it: the case in the journal killed it, unless time ran out."""
     fault, subject, profile, seed = request.fault, request.subject, request.profile, request.seed
+    names = request.only or ordered(by_name(fault))
     if not journal.exists() or how == "time limit":
-        return Hunted(fault, subject, profile, seed, None, 0, seconds, (), how)
+        return Hunted(fault, subject, profile, seed, None, 0, seconds, names, how)
     entry = msgspec.json.decode(journal.read_bytes(), type=Entry)
     case = msgspec.json.decode(entry.case)
     kill = Kill(entry.property, 0, entry.cases + 1, 0, seconds, how, case)
-    return Hunted(fault, subject, profile, seed, kill, entry.cases + 1, seconds)
+    return Hunted(fault, subject, profile, seed, kill, entry.cases + 1, seconds, names)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

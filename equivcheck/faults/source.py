@@ -8,7 +8,7 @@ import itertools
 import shutil
 import sys
 import tempfile
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -50,6 +50,7 @@ def edited(edits: tuple[Edit, ...]) -> dict[str, str]:
     return files
 
 
+@lru_cache(maxsize=2)
 def module_class(edits: tuple[Edit, ...]) -> type[Any]:
     """`TritonTBE` of a copy with these edits. Triton reads kernels' sources, so the copy lies in files.
 

@@ -61,6 +61,7 @@ def main(journal: Path) -> None:
         except Exception as error:  # of the injection or the machinery: no kill
             message = f"{type(error).__name__}: {error}"
             answer = Hunted(request.fault, request.subject, request.profile, request.seed, None, 0, 0.0, (), message)
+        journal.unlink(missing_ok=True)  # what ends the process from here on is no case
         answers.write(msgspec.json.encode(answer) + b"\n")
 
 

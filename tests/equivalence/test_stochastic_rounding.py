@@ -50,11 +50,11 @@ def test_stochastic_statistics(case: Case, check: Check) -> None:
         *independent_inside(short, long),
         *independent_inside(short),
         *independent_inside(long),
-        independent("short and long runs", short, long),
-        independent("two steps", short, later),
+        *independent("short and long runs", short, long),
+        *independent("two steps", short, later),
     ]
     if again is not None:
-        statistics.append(independent("two seeds", short, again[0]))
+        statistics += independent("two seeds", short, again[0])
     check.share("statistics of stochastic rounding", sum(s.passed for s in statistics), len(statistics))
     wrong = [_discrepancy(statistic) for statistic in statistics if not statistic.passed]
     if wrong:

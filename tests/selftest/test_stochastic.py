@@ -80,9 +80,9 @@ def all_tests(given: Problem, chooser: Chooser, again: Chooser) -> list[Statisti
     first, second = (decided(given, ChosenBy(c).run(given)) for c in (chooser, again))
     tests = [test for step in first for test in unbiased(*step)]
     tests += [test for step in first for part in step for test in independent_inside(part)]
-    tests += [independent("tables", step[0], step[1]) for step in first]
-    tests += [independent("steps", first[0][t], first[1][t]) for t in range(2)]
-    tests.append(independent("runs", first[0][0], second[0][0]))
+    tests += [test for step in first for test in independent("tables", step[0], step[1])]
+    tests += [test for t in range(2) for test in independent("steps", first[0][t], first[1][t])]
+    tests += independent("runs", first[0][0], second[0][0])
     return tests
 
 
@@ -117,12 +117,12 @@ WRONG: dict[str, tuple[Chooser, Chooser, str]] = {
     "a bias of 0.05": (lambda s, n: np.maximum(fair(1)(s, n) - 0.05, 0), fair(2), "bias upwards"),
     "a share squared": (lambda s, n: np.sqrt(fair(1)(s, n)), fair(2), "bias upwards"),
     "coins": (lambda s, n: np.where(fair(1)(s, n) < 0.5, 0.0, 1.0), fair(2), "bias of shares from 0.0 to 0.25"),
-    "one number a row": (_same_for_columns(1), fair(2), "columns 1 apart"),
-    "one number a column": (_same_for_rows(1), fair(2), "rows 1 apart"),
-    "four lanes": (_same_in_lanes(1), fair(2), "columns 4 apart"),
-    "one seed for all tables": (lambda s, n: fair(1)(s, (n + 1) // 2), fair(2), "tables"),
-    "one seed for all steps": (lambda s, n: fair(1)(s, n % 2), fair(2), "steps"),
-    "one seed for all runs": (fair(1), fair(1), "runs"),
+    "one number a row": (_same_for_columns(1), fair(2), "columns 1 apart, upwards"),
+    "one number a column": (_same_for_rows(1), fair(2), "rows 1 apart, upwards"),
+    "four lanes": (_same_in_lanes(1), fair(2), "columns 4 apart, upwards"),
+    "one seed for all tables": (lambda s, n: fair(1)(s, (n + 1) // 2), fair(2), "tables, upwards"),
+    "one seed for all steps": (lambda s, n: fair(1)(s, n % 2), fair(2), "steps, upwards"),
+    "one seed for all runs": (fair(1), fair(1), "runs, upwards"),
 }
 
 
@@ -135,6 +135,20 @@ def test_wrong_rounding_fails(name: str) -> None:
     # Each value is a neighbour: without the statistics it passes.
     kernel = ChosenBy(chooser)
     assert judge(given, kernel.arithmetic(given.case), kernel.run(given)).status is Status.PASSED
+
+
+def test_one_number_that_works_away_from_zero_is_seen() -> None:
+    """Methods that add random bits to a magnitude go up for positive values where they go down for negative ones."""
+
+    class OnMagnitudes(ChosenBy):
+        def chosen(self, values: Float64Array, dtype: DType) -> Float64Array:
+            chosen: Float64Array = np.copysign(super().chosen(np.abs(values), dtype), values)
+            return chosen
+
+    given = problem()
+    kernel = OnMagnitudes(_same_for_rows(1))
+    failed = {test.name for test in independent_inside(*decided(given, kernel.run(given))[0]) if not test.passed}
+    assert failed == {"rows 1 apart, away from zero", "rows 4 apart, away from zero"}
 
 
 def test_away_from_zero() -> None:
