@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -255,6 +256,7 @@ def _known(verdict: Verdict, names: tuple[str, ...]) -> Verdict:
     return Verdict(Status.KNOWN, verdict.discrepancies, verdict.reports, reason)
 
 
+@lru_cache(maxsize=1024)  # asked for each finding at each case, which took 0.2 ms
 def _within(version: str, wanted: str) -> bool:
     """Whether a version is in a range. A backend may put the distribution's name before it: `fbgemm-gpu-cpu 1.8.0`."""
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from equivcheck.arithmetic import Arithmetic
+from equivcheck.backends.memory import ran_out, release
 from equivcheck.backends.protocol import Backend, isolation
 from equivcheck.case import Case, CaseError
 from equivcheck.compare import TRUSTED_TENSORS, judge
@@ -122,13 +123,43 @@ def run(
     Returns
     -------
     Run
-        UNSUPPORTED with the subject's reason, or ERROR with the traceback where the subject or its adapter raised.
+        UNSUPPORTED with the subject's reason, or ERROR with the traceback where the subject or its adapter raised: where
+        memory ran out, once more after all was freed, since other processes may use the same device.
 
     Raises
     ------
     CaseError
         If the case does not materialise.
     """
+    relevant = tuple(finding for finding in findings if finding.concerns(subject.name, subject.versions))
+    found = _once(case, subject, folder, relevant, watch, isolate)
+    if isinstance(found, _Raised) and ran_out(found.error):
+        release(found.error)
+        found = _once(case, subject, folder, relevant, watch, isolate)
+    if not isinstance(found, _Raised):
+        return _explained(found, relevant)
+    result = Run(case, subject.name, error_verdict(found.error), found.problem)
+    if ran_out(found.error):
+        release(found.error)
+    return result
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """What a subject or its adapter raised, and the problem, if it had come to that."""
+
+    error: Exception
+    problem: Problem | None
+
+
+def _once(
+    case: Case,
+    subject: Subject,
+    folder: Path | None,
+    relevant: tuple[Finding, ...],
+    watch: Watch,
+    isolate: Isolate | None,
+) -> Run | _Raised:
     problem: Problem | None = None
     start = time.perf_counter()
     try:
@@ -137,7 +168,6 @@ def run(
             if not support:
                 return Run(case, subject.name, Verdict(Status.UNSUPPORTED, reason=support.reason or "no reason given"))
             problem = materialise(case, folder)
-            relevant = tuple(finding for finding in findings if finding.concerns(subject.name, subject.versions))
             alone = isolate is not None and (
                 isolation(subject.backend, case) != "" or any(f.dangerous and f.holds(problem) for f in relevant)
             )
@@ -147,24 +177,27 @@ def run(
                 outcome = subject.backend.run(problem)
         if isolate is not None and alone:
             # Not under this process's watch: the other one limits the time itself, from when it has started.
-            verdict = isolate(case, subject.name, folder)
-            return _explained(Run(case, subject.name, verdict, problem), relevant)
+            return Run(case, subject.name, isolate(case, subject.name, folder), problem)
     except CaseError:
         raise
     except Exception as error:
-        return Run(case, subject.name, error_verdict(error), problem)
+        return _Raised(error, problem)
     ran = time.perf_counter()
     verdict = judge(problem, arithmetic, outcome)
     judged = time.perf_counter()
-    result = Run(case, subject.name, verdict, problem, arithmetic, outcome, (), ran - start, judged - ran)
-    return _explained(result, relevant)
+    return Run(case, subject.name, verdict, problem, arithmetic, outcome, (), ran - start, judged - ran)
 
 
 def error_verdict(error: Exception) -> Verdict:
-    """The verdict where an adapter, a property or equivcheck itself raised: type and text, then the traceback."""
+    """The verdict where an adapter, a property or equivcheck itself raised: type and text, then the traceback.
+
+    Memory that ran out is named before, whatever type the system has for it.
+    """
     first = str(error).partition("\n")[0]
     trace = "".join(traceback.format_exception(error, limit=-_FRAMES))
-    return Verdict(Status.ERROR, reason=f"{type(error).__name__}: {first}\n{trace}".rstrip())
+    memory = ran_out(error)
+    kind = "" if memory is None else f"out of memory ({memory}): "
+    return Verdict(Status.ERROR, reason=f"{kind}{type(error).__name__}: {first}\n{trace}".rstrip())
 
 
 def _explained(result: Run, findings: tuple[Finding, ...]) -> Run:

@@ -59,7 +59,8 @@ def danger(case: Case, subject: Subject, findings: Iterable[Finding]) -> str:
     if reason := isolation(subject.backend, case):
         return reason
     mine = [f for f in findings if f.dangerous and f.concerns(subject.name, subject.versions)]
-    met = next((f for f in mine if f.holds(materialise(case))), None)
+    problem = materialise(case) if mine else None
+    met = next((f for f in mine if problem is not None and f.holds(problem)), None)
     return "" if met is None else f"it may end the process: {met.title}"
 
 

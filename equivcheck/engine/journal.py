@@ -28,6 +28,8 @@ from equivcheck.verdict import Status
 MOST_DEATHS = 3
 """Cases of one slice that may end the process before the rest of the slice is given up: each costs a new worker."""
 
+_NO_TRACE = "it left no traceback: it was killed from outside, as the system does where memory runs out"
+
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is written before a subject is called."""
@@ -134,6 +136,8 @@ def collect(folder: Path, worker: str) -> Death | None:
     trace = _trace(folder / f"{worker}.trace")
     status = Status.TIMEOUT if "Timeout (" in trace else Status.CRASHED
     what = f"took longer than {entry.time_limit:g} s" if status is Status.TIMEOUT else "ended the process"
+    if not trace:
+        what += f"\n{_NO_TRACE}"
     marker = _death_marker(folder, case, entry.provenance.subject)
     marker.parent.mkdir(exist_ok=True)
     marker.write_text(status.value)

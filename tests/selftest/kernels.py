@@ -6,6 +6,7 @@ Not a test. It is a subject such as a user writes, `kernels.py:Right`.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -140,6 +141,31 @@ class CrashesAlways(Right):
     def run(self, problem: Problem) -> Outcome:
         if longest(problem):
             os.kill(os.getpid(), signal.SIGSEGV)
+        return super().run(problem)
+
+
+class EatsHost(Right):
+    """Allocates more of the host's memory at bags of three than there is: a limit is set, so that the test is small."""
+
+    def run(self, problem: Problem) -> Outcome:
+        if longest(problem) == 3:
+            before = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (2**33, before[1]))
+            try:
+                np.ones(2**31)
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, before)
+        return super().run(problem)
+
+
+class EatsDevice(Right):
+    """Runs the device out of memory at bags of three, as PyTorch's allocator says it."""
+
+    def run(self, problem: Problem) -> Outcome:
+        import torch
+
+        if longest(problem) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 256.00 GiB.")
         return super().run(problem)
 
 
