@@ -123,8 +123,8 @@ def run(
     Returns
     -------
     Run
-        UNSUPPORTED with the subject's reason, or ERROR with the traceback where the subject or its adapter raised: where
-        memory ran out, once more after all was freed, since other processes may use the same device.
+        UNSUPPORTED with the subject's reason, or ERROR with the traceback where the subject or its adapter raised.
+        Where memory ran out, all is freed and the case runs once more first: others may use the same device.
 
     Raises
     ------
