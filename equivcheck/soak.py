@@ -8,13 +8,13 @@ the rest of the chunk runs in a new process.
 
 from __future__ import annotations
 
-import bisect
 import math
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,7 +24,7 @@ import msgspec
 
 from equivcheck.case import Case
 from equivcheck.coverage import Coverage
-from equivcheck.engine.counts import RATIO_EDGES, Counts, add
+from equivcheck.engine.counts import Counts, add
 from equivcheck.formats import DType
 from equivcheck.outcome import Outcome
 from equivcheck.runner import Run, Subject
@@ -32,10 +32,16 @@ from equivcheck.verdict import Status, Tensor
 
 CHUNK = 500
 """Cases of one chunk: several seconds on the CPU TBE, so that handing over costs nothing."""
-INTERPRETED_CHUNK = 50
-"""The same for kernels that take a hundred times as long."""
+SLOW_CHUNK = 50
+"""The same for kernels that are interpreted, or compiled while they run, and take a hundred times as long."""
+SIGNATURES = 24
+"""Combinations of types and optimizer of a soak of compiled kernels, each of which is compiled for several seconds."""
 SIZES = 2**9
 """Elements of a case's work, tables and outputs. Fixed costs of a step then outweigh its elements."""
+
+
+QUANTILES = (0.1, 0.5, 0.9, 0.99)
+"""Shares of cases of which the error is shown."""
 
 
 class Alarm(msgspec.Struct, frozen=True):
@@ -52,22 +58,37 @@ class Alarm(msgspec.Struct, frozen=True):
 class Ratios(msgspec.Struct):
     """Cases of one tensor and storage type: exact in every element, or by their worst error as a share of the bound.
 
-    `classes` counts by `RATIO_EDGES`; `worst` is the largest share of all.
+    `hundredths` counts cases by that share: the k-th those above (k - 1) and up to k hundredths, the first those of
+    zero, whose results are the truth rounded once. `worst` is the largest share of all.
     """
 
     exact: int = 0
-    classes: list[int] = msgspec.field(default_factory=lambda: [0] * (len(RATIO_EDGES) + 1))
+    hundredths: list[int] = msgspec.field(default_factory=lambda: [0] * 101)
     worst: float = 0.0
+
+    @property
+    def bounded(self) -> int:
+        """Cases that were judged by a bound."""
+        return sum(self.hundredths)
 
     def count(self, ratio: float) -> None:
         """Count one case that was judged by a bound."""
-        self.classes[bisect.bisect_left(RATIO_EDGES, ratio)] += 1
+        self.hundredths[min(math.ceil(100 * ratio), 100)] += 1
         self.worst = max(self.worst, ratio)
+
+    def quantile(self, share: float) -> float:
+        """Share of the bound that this share of the bounded cases does not exceed, up to the next hundredth."""
+        wanted, seen = share * self.bounded, 0
+        for hundredth, number in enumerate(self.hundredths):
+            seen += number
+            if number and seen >= wanted:
+                return hundredth / 100
+        return 0.0
 
     def merge(self, other: Ratios) -> None:
         """Count all of `other` in."""
         self.exact += other.exact
-        self.classes = [mine + theirs for mine, theirs in zip(self.classes, other.classes, strict=True)]
+        self.hundredths = [mine + theirs for mine, theirs in zip(self.hundredths, other.hundredths, strict=True)]
         self.worst = max(self.worst, other.worst)
 
 
@@ -237,7 +258,7 @@ class _Process:
         try:
             answer: bytes = self.connection.recv()
             return msgspec.json.decode(answer, type=Soaked), None
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self._process.join()
         if not self.journal.exists():
             raise RuntimeError(
@@ -257,27 +278,38 @@ def draw(seed: int, subject: str) -> tuple[Case, str]:
     """The case of a seed, and the name of its menu."""
     from equivcheck.engine.subjects import load_subject
 
-    backend = load_subject(subject).backend
-    return _Drawing(backend.supports).case(seed)
+    return _Drawing(load_subject(subject)).case(seed)
 
 
 class _Drawing:
-    """Menus without what a subject refuses, in turn."""
+    """Menus without what a subject refuses, in turn; of types and widths from a pool where kernels are compiled."""
 
-    def __init__(self, supports: Callable[[Case], object]) -> None:
+    def __init__(self, subject: Subject) -> None:
         import strategies
         from strategies import choices
 
-        def drawn(seed: int, menu: strategies.Menu) -> Case:
-            return strategies.random_case(seed, small, menu)
+        menus = [menu.supported(subject.backend.supports) for menu in choices.MENUS if menu is not choices.LARGE]
+        small, compiles = strategies.Budget(SIZES, SIZES, SIZES), _compiles(subject)
+        widths = strategies.pool(0)
 
-        small = strategies.Budget(SIZES, SIZES, SIZES)
-        self._menus = [menu.supported(supports) for menu in choices.MENUS if menu is not choices.LARGE]
-        self._draw = drawn
+        def drawn(seed: int) -> tuple[Case, str]:
+            menu = menus[seed % len(menus)]
+            if not compiles:
+                return strategies.random_case(seed, small, menu), menu.name
+            key = seed // len(menus) % SIGNATURES
+            case = strategies.random_case(seed, small, signature(seed % len(menus), key))
+            return strategies.pooled(case, widths), menu.name
 
-    def case(self, seed: int) -> tuple[Case, str]:
-        menu = self._menus[seed % len(self._menus)]
-        return self._draw(seed, menu), menu.name
+        @cache
+        def signature(number: int, key: int) -> strategies.Menu:
+            return strategies.signature(menus[number], key)
+
+        self.case = drawn
+
+
+def _compiles(subject: Subject) -> bool:
+    """Whether the subject compiles kernels for the types of a case, which takes longer than everything else."""
+    return bool(getattr(subject.backend, "compiles_for_widths", False)) or subject.name.startswith("triton:cuda")
 
 
 def _serve(plan: Plan, connection: Connection, journal: str) -> None:
@@ -294,7 +326,7 @@ def _serve(plan: Plan, connection: Connection, journal: str) -> None:
     built_in = built_in_folder()
     findings = load_findings((built_in,) if built_in else ())
     concerned = tuple(finding for finding in findings if finding.concerns(subject.name, subject.versions))
-    drawing = _Drawing(subject.backend.supports)
+    drawing = _Drawing(subject)
     with Path(journal).open("w") as noted:
         while (chunk := _received(connection)) is not None:
             started, used = time.perf_counter(), time.process_time()
@@ -356,12 +388,12 @@ def as_text(soaked: Soaked, elapsed: float) -> Iterator[str]:
     yield f"{rate:.0f} cases a second and process, {core:.0f} a second of processor time; {elapsed:.0f} s in all"
     for name, number in sorted(counts.findings.items()):
         yield f"  {number:>8,}  {name}"
-    yield "cases by their worst error as a share of the bound:"
-    edges = " ".join(f"{edge:>7g}" for edge in RATIO_EDGES)
-    yield f"{'':24} {'exact':>9} {edges}    more     worst"
+    yield "worst error of a case as a share of the bound, of cases that are not exact:"
+    quantiles = " ".join(f"{f'{100 * share:g} %':>7}" for share in QUANTILES)
+    yield f"{'':24} {'exact':>9} {'bounded':>9} {quantiles} {'worst':>9}"
     for name, ratios in sorted(soaked.ratios.items()):
-        classes = " ".join(f"{number:>7}" for number in ratios.classes)
-        yield f"{name:24} {ratios.exact:>9} {classes} {ratios.worst:>9.3g}"
+        shares = " ".join(f"{ratios.quantile(share):>7.2f}" for share in QUANTILES)
+        yield f"{name:24} {ratios.exact:>9,} {ratios.bounded:>9,} {shares} {ratios.worst:>9.6f}"
     for alarm in soaked.alarms:
         yield f"ALARM seed {alarm.seed} of menu {alarm.menu}: {alarm.status}: {alarm.symptom}"
         yield f"  {msgspec.json.encode(alarm.case).decode()}"

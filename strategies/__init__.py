@@ -28,7 +28,7 @@ from strategies.choices import (
 )
 from strategies.forced import PAIRS
 from strategies.menu import Forced, Menu
-from strategies.pool import pool, pooled
+from strategies.pool import pool, pooled, signature
 
 __equivcheck__ = 1
 """Marks this package as equivcheck's: other projects have folders named `strategies`, too."""
@@ -54,6 +54,7 @@ __all__ = [
     "random_case",
     "run_length_cases",
     "sharing_cases",
+    "signature",
     "small_table_cases",
     "steps_cases",
     "stochastic_cases",

@@ -96,7 +96,7 @@ def soak(
     from equivcheck.backends import registry
     from equivcheck.case import Case
     from equivcheck.coverage import Coverage
-    from equivcheck.soak import CHUNK, INTERPRETED_CHUNK, SIZES, Plan, Soaked, as_text
+    from equivcheck.soak import CHUNK, SIZES, SLOW_CHUNK, Plan, Soaked, as_text
     from equivcheck.soak import soak as run
 
     names = subjects or [backend.name for backend in registry.available() if backend.runs]
@@ -111,7 +111,7 @@ def soak(
     for name in names:
         started = time.perf_counter()
         seconds = None if hours is None else 3600 * hours / len(names)
-        chunk = INTERPRETED_CHUNK if name.startswith("triton") else CHUNK
+        chunk = SLOW_CHUNK if name.startswith(("triton", "torchrec")) else CHUNK
         with tempfile.TemporaryDirectory(prefix="equivcheck-soak-") as folder:
             plan = Plan(name, first, cases, seconds, processes, chunk, time_limit, coverage)
             soaked = run(plan, Path(folder), progress)
