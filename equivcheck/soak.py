@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -34,7 +34,7 @@ CHUNK = 500
 """Cases of one chunk: several seconds on the CPU TBE, so that handing over costs nothing."""
 SLOW_CHUNK = 50
 """The same for kernels that are interpreted, or compiled while they run, and take a hundred times as long."""
-SIGNATURES = 24
+SIGNATURES = 16
 """Combinations of types and optimizer of a soak of compiled kernels, each of which is compiled for several seconds."""
 SIZES = 2**9
 """Elements of a case's work, tables and outputs. Fixed costs of a step then outweigh its elements."""
@@ -105,7 +105,7 @@ class Soaked(msgspec.Struct):
         In the processes: with drawing, truth and comparison; and how much of it they had a processor. Where others want
         it too, the second says how fast a core is.
     first, last
-        Seeds that were taken, `last` excluded; every one of them.
+        Seeds that were taken, `last` excluded: every one, unless time ended the last chunks.
     """
 
     subject: str
@@ -165,7 +165,10 @@ _ALARMING = (Status.FAILED, Status.ERROR, Status.CRASHED, Status.TIMEOUT)
 
 @dataclass(frozen=True)
 class Plan:
-    """What to soak: a subject, seeds from `first` on, until so many cases or seconds, in so many processes."""
+    """What to soak: a subject, seeds from `first` on, until so many cases or seconds, in so many processes.
+
+    `until` is the end in the time of `time.monotonic`, which `soak` sets.
+    """
 
     subject: str
     first: int = 0
@@ -175,6 +178,7 @@ class Plan:
     chunk: int = CHUNK
     time_limit: float = 120.0
     coverage: bool = False
+    until: float = math.inf
 
 
 def soak(plan: Plan, folder: Path, progress: Callable[[Soaked], None] = lambda soaked: None) -> Soaked:
@@ -193,7 +197,8 @@ def soak(plan: Plan, folder: Path, progress: Callable[[Soaked], None] = lambda s
         If a process ends before its first case: the subject does not work here.
     """
     total = Soaked(plan.subject, first=plan.first, last=plan.first)
-    until = None if plan.seconds is None else time.monotonic() + plan.seconds
+    if plan.seconds is not None:
+        plan = replace(plan, until=time.monotonic() + plan.seconds)  # of this machine's clock, whatever the process
     chunks = _chunks(plan)
     running: dict[Connection, _Process] = {}
     for number in range(plan.processes):
@@ -207,7 +212,7 @@ def soak(plan: Plan, folder: Path, progress: Callable[[Soaked], None] = lambda s
             found, rest = process.result()
             total.merge(found)
             progress(total)
-            late = until is not None and time.monotonic() >= until
+            late = time.monotonic() >= plan.until
             if not process.alive:
                 process = _Process(plan, process.journal)
             following = None if late else rest or next(chunks, None)
@@ -332,6 +337,9 @@ def _serve(plan: Plan, connection: Connection, journal: str) -> None:
             started, used = time.perf_counter(), time.process_time()
             found, coverage = Soaked(plan.subject, first=chunk[0], last=chunk[1]), Coverage()
             for seed in range(*chunk):
+                if time.monotonic() >= plan.until:
+                    found.last = seed
+                    break
                 case, menu = drawing.case(seed)
                 noted.seek(0)
                 noted.write(f"{seed:<20}")

@@ -136,8 +136,9 @@ def small_products(dims: tuple[int, ...]) -> tuple[Forced, ...]:
 
 
 def small_edges() -> tuple[Forced, ...]:
-    """Where a small-table path begins and ends: tables of one row too many, and variable batches."""
+    """Where a small-table path begins and ends: tables of one row too many, variable batches, and all bits of fp32."""
     return (
+        _forced("small fp32 tables, all bits", weights=(DType.FP32,), recipes=(Recipe.SMOOTH,), feature_counts=(0,)),
         _forced("65 rows", rows=(65,), rowless=(False,), feature_counts=(0,)),
         _forced("small tables, vbe", ranks=(2, 3, 8), feature_counts=(0,)),
     )

@@ -48,7 +48,13 @@ def test_a_soak_tells_errors_by_tensor_and_type(tmp_path: Path) -> None:
     assert 0 < output.quantile(0.5) <= output.worst <= 1
     lines = list(as_text(found, 1.0))
     (row,) = (line for line in lines if line.startswith("output fp32"))
-    assert row.split()[1:3] == [str(output.exact), str(output.bounded)]
+    assert row.split()[2:4] == [str(output.exact), str(output.bounded)]
+
+
+def test_time_ends_a_soak_within_a_chunk(tmp_path: Path) -> None:
+    found = soak(Plan("torch:cpu", seconds=3.0, processes=1, chunk=10**6), tmp_path)
+    assert 0 < found.cases < 10**5
+    assert found.last < 10**6
 
 
 def test_a_wrong_kernel_is_an_alarm_with_its_case(tmp_path: Path) -> None:
