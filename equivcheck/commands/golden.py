@@ -84,6 +84,9 @@ def record(
 def unsupported(
     subject: Annotated[str, typer.Option(help="The backend whose refusals are recorded.")],
     drawn: Annotated[int, typer.Option(min=1, help="Cases to draw beside the curated ones; none is run.")] = 20_000,
+    also: Annotated[
+        list[Path] | None, typer.Option(help="A gate's unsupported.txt: properties give reasons too.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File; default: golden/unsupported/SUBJECT.txt.")] = None,
 ) -> None:
     """Record the reasons for which a subject refuses cases: the gate cannot tell where it meets another."""
@@ -99,10 +102,13 @@ def unsupported(
     found = refusals.survey(backend, refusals.drawn(drawn))
     path = out or _GOLDEN / refusals.FOLDER / refusals.file_name(backend.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(refusals.as_text(found))
-    print(f"{len(found)} reasons of {backend.name} in {path}")
+    met = [reason for file in also or () for reason in refusals.read(file) if reason not in found]
+    path.write_text(refusals.as_text([*found, *met]))
+    print(f"{len(found) + len(met)} reasons of {backend.name} in {path}")
     for reason, count in found.most_common():
         print(f"  {count:>6} {reason}")
+    for reason in met:
+        print(f"  {'':>6} {reason}")
 
 
 @app.command()

@@ -109,7 +109,9 @@ def _doubts(result: Result, evidence: Evidence) -> list[str]:
         found.append("no fault could be put into its results, so nothing shows that this gate can fail")
     if result.new_unsupported:
         names = "; ".join(result.new_unsupported[:_MOST_NAMED])
-        found.append(f"it refuses cases for {len(result.new_unsupported)} reasons that are not recorded: {names}")
+        number = len(result.new_unsupported)
+        many = f"{number} reasons that are" if number > 1 else "a reason that is"
+        found.append(f"it refuses cases for {many} not on its recorded list: {names}")
     if result.baseline is not None and not any(e != Agreement.UNSUPPORTED for e in result.baseline.cases):
         found.append("no case could be compared with the baseline")
     found += [message.partition("\n")[0] for message in evidence.messages if not _is_death(result)]
