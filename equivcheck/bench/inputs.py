@@ -84,9 +84,10 @@ def _lengths(point: Point, host: torch.Generator) -> torch.Tensor:
 
 
 def _indices(point: Point, rows: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Rows by the inverse of the distribution. Zipf's, P(row) = log(1 + 1/(row + 1)) / log(rows + 1), is continuous.
+    """Rows by the inverse of the distribution function.
 
-    For one row after another that is 1/(row + 1) up to a constant, as in a case's ZIPF.
+    Zipf-like is P(row) = log(1 + 1 / (row + 1)) / log(rows + 1), which can be inverted, and is 1 / (row + 1) times a
+    factor from log 2 to 1, up to a constant.
     """
     drawn = torch.rand(len(rows), generator=generator, device=rows.device, dtype=torch.float64)
     zipf = point.distribution is Distribution.ZIPF

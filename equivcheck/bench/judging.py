@@ -44,10 +44,14 @@ def judge_all(
             for point in points
             for subject in subjects
         }
-        for future in as_completed(asked):
-            order = asked[future]
-            found[order] = future.result()
-            progress(order, found[order])
+        try:
+            for future in as_completed(asked):
+                order = asked[future]
+                found[order] = future.result()
+                progress(order, found[order])
+        except BaseException:  # an interrupt shall not wait for what has not begun
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from equivcheck.bench.point import Kind
-from equivcheck.bench.result import Document, Measured, Row
+from equivcheck.bench.result import Document, Measured, Phase, Row
 
 
 class Quantity(enum.StrEnum):
@@ -19,12 +19,19 @@ class Quantity(enum.StrEnum):
     BOTH = "both"
     STEP = "step"
 
+    def phase(self, measured: Measured) -> Phase | None:
+        """Of the device; a step has none."""
+        phases = {
+            Quantity.FORWARD: measured.forward,
+            Quantity.BACKWARD: measured.backward,
+            Quantity.BOTH: measured.both,
+        }
+        return phases.get(self)
+
     def time(self, measured: Measured) -> float:
         """Median, in microseconds."""
-        if self is Quantity.STEP:
-            return measured.step.median
-        phase = {Quantity.FORWARD: measured.forward, Quantity.BACKWARD: measured.backward}.get(self, measured.both)
-        return phase.device.median
+        phase = self.phase(measured)
+        return measured.step.median if phase is None else phase.device.median
 
 
 @dataclass(frozen=True)
@@ -38,10 +45,19 @@ class Spread:
 
 
 def ratio(row: Row, quantity: Quantity) -> float | None:
-    """The witness's time over the subject's, where both were measured."""
+    """The witness's time over the subject's, where both were measured.
+
+    Where only one of them could be captured in a graph, both are taken between events: like with like.
+    """
     if row.subject.measured is None or row.witness is None or row.witness.measured is None:
         return None
-    return quantity.time(row.witness.measured) / quantity.time(row.subject.measured)
+    subject, witness = row.subject.measured, row.witness.measured
+    first, second = quantity.phase(subject), quantity.phase(witness)
+    if first is not None and second is not None and first.method is not second.method:
+        if first.launched is None or second.launched is None:
+            return None
+        return second.launched.median / first.launched.median
+    return quantity.time(witness) / quantity.time(subject)
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from equivcheck.bench.medians import Quantity, classes, ratio, spread
-from equivcheck.bench.result import Document, Method, Phase, Row, System
+from equivcheck.bench.result import Document, Measured, Method, Phase, Row, System
 from equivcheck.verdict import Status
 
 Cells = tuple[str, ...]
+_TEXTS = ("point", "shape", "class", "system")
 _PHASES = (Quantity.FORWARD, Quantity.BACKWARD, Quantity.BOTH)
 _MARK = {Method.GRAPH: "", Method.EVENTS: "*", Method.WALL: "°"}
 """Behind times that are not a graph's."""
@@ -39,28 +40,23 @@ def headings(document: Document) -> list[str]:
 
 
 def point_columns(document: Document) -> Cells:
-    """Names of the columns of `point_rows`."""
+    """Names of the columns of `point_row`."""
     columns = ["point", "shape", "run"]
     for phase in ("fwd", "bwd", "both"):
-        columns += [f"{phase} us", "share"]
+        columns += [f"{phase} us", "p99", "share"]
         columns += ["ratio"] if document.witness else []
     return (*columns, "step us", *(["ratio"] if document.witness else []), "judged")
 
 
-def point_rows(document: Document) -> list[Cells]:
-    """One row a point: median times of the subject, share of the copy bandwidth, ratio witness / subject."""
-    return [point_row(row, bool(document.witness)) for row in document.rows]
-
-
 def point_row(row: Row, witnessed: bool) -> Cells:
-    """One point."""
+    """One point: times of the subject, share of the copy bandwidth, ratio of the witness's time to the subject's."""
     cells = [row.point.name, row.point.shape, f"{row.run_length:,.1f}" if row.lookups else ""]
     measured = row.subject.measured
-    phases = None if measured is None else (measured.forward, measured.backward, measured.both)
-    for number, quantity in enumerate(_PHASES):
-        cells += ["", ""] if phases is None else [_time(phases[number]), f"{phases[number].share:.0%}"]
+    for quantity in _PHASES:
+        phase = None if measured is None else quantity.phase(measured)
+        cells += ["", "", ""] if phase is None else [_time(phase), _number(phase.device.p99), f"{phase.share:.0%}"]
         cells += [_ratio(ratio(row, quantity))] if witnessed else []
-    cells.append("" if measured is None else f"{measured.step.median:,.0f}")
+    cells.append("" if measured is None else _number(measured.step.median))
     cells += [_ratio(ratio(row, Quantity.STEP))] if witnessed else []
     return (*cells, _judged(row))
 
@@ -85,7 +81,7 @@ def _class_row(name: str, rows: Sequence[Row], witnessed: bool) -> Cells:
     cells = [name, str(len(rows)), str(len(measured))]
     for quantity in Quantity:
         time = spread(quantity.time(found) for found in measured)
-        cells.append("" if time is None else f"{time.median:,.0f}")
+        cells.append("" if time is None else _number(time.median))
         if witnessed:
             ratios = spread(ratio(row, quantity) for row in rows)
             cells += (
@@ -97,20 +93,57 @@ def _class_row(name: str, rows: Sequence[Row], witnessed: bool) -> Cells:
     return tuple(cells)
 
 
+HOST_COLUMNS = ("class", "system", "device us", "launched us", "host us", "step us", "workspace MiB")
+"""Names of the columns of `host_rows`."""
+
+
+def host_rows(document: Document) -> list[Cells]:
+    """For each class and system, medians of a forward and a backward.
+
+    On the device alone, between events around the launch, until the call returns to the host, and from an idle device
+    to an idle device; and the most memory that a step holds beside tables and inputs.
+    """
+    lines: list[Cells] = []
+    groups: list[tuple[str, Sequence[Row]]] = [(kind.value, rows) for kind, rows in classes(document).items()]
+    for name, rows in [*groups, ("all", document.rows)]:
+        for system, found in (
+            (document.subject, [row.subject.measured for row in rows]),
+            (document.witness, [row.witness.measured for row in rows if row.witness is not None]),
+        ):
+            there = [measured for measured in found if measured is not None]
+            if there:
+                lines.append((name, system, *_host_cells(there)))
+    return lines
+
+
+def _host_cells(found: Sequence[Measured]) -> Cells:
+    times: tuple[list[float | None], ...] = (
+        [measured.both.device.median for measured in found],
+        [None if measured.both.launched is None else measured.both.launched.median for measured in found],
+        [None if measured.both.host is None else measured.both.host.median for measured in found],
+        [measured.step.median for measured in found],
+        [measured.peak_bytes / 2**20 or None for measured in found],
+    )
+    spreads = [spread(values) for values in times]
+    return tuple("" if of is None else _number(of.median) for of in spreads)
+
+
 def notes(document: Document) -> list[str]:
-    """What is not as asked for, by point: wrong kernels, errors, cuts, and why there is no graph."""
-    lines = []
+    """What is not as asked for: wrong kernels, errors, cuts, no graph. Points with the same note stand together."""
+    points: dict[str, list[str]] = {}
     for row in document.rows:
         systems = [(document.subject, row.subject)] + ([(document.witness, row.witness)] if row.witness else [])
+        lines = list(row.point.notes)
         for name, system in systems:
             if system.judged.status is not Status.PASSED:
-                lines.append(f"{row.point.name}: {name} {_word(system)}: {system.judged.detail}")
+                lines.append(f"{name} {_word(system)}: {system.judged.detail} (case {system.judged.case})")
             if system.error:
-                lines.append(f"{row.point.name}: {name} not measured: {system.error}")
+                lines.append(f"{name} not measured: {system.error}")
             reasons = {phase.reason for phase in _of(system) if phase.method is Method.EVENTS}
-            lines += [f"{row.point.name}: {name}: {reason}" for reason in sorted(reasons)]
-        lines += [f"{row.point.name}: {note}" for note in row.point.notes]
-    return lines
+            lines += [f"{name}: {reason}" for reason in sorted(reasons)]
+        for line in lines:
+            points.setdefault(line, []).append(row.point.name)
+    return [f"{line}: {', '.join(names)}" for line, names in points.items()]
 
 
 def as_markdown(document: Document) -> str:
@@ -120,7 +153,10 @@ def as_markdown(document: Document) -> str:
     ratio_means = " A ratio is the witness's time over the subject's: above 1 the subject is faster."
     parts += ["", f"Medians by class.{ratio_means if document.witness else ''}", ""]
     parts += _markdown(class_columns(document), class_rows(document))
-    parts += ["", "By point, medians of the subject:", "", *_markdown(point_columns(document), point_rows(document))]
+    parts += ["", "By point, medians and 99th percentiles of the subject:", ""]
+    parts += _markdown(point_columns(document), [point_row(row, bool(document.witness)) for row in document.rows])
+    parts += ["", "A forward and a backward together, medians by class:", ""]
+    parts += _markdown(HOST_COLUMNS, host_rows(document))
     if lines := notes(document):
         parts += ["", "Notes:", "", *(f"- {line}" for line in lines)]
     return "\n".join(parts) + "\n"
@@ -135,12 +171,13 @@ def print_document(document: Document) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 400, highlight=False, markup=False, emoji=False)
     for columns, rows in (
-        (point_columns(document), point_rows(document)),
+        (point_columns(document), [point_row(row, bool(document.witness)) for row in document.rows]),
+        (HOST_COLUMNS, host_rows(document)),
         (class_columns(document), class_rows(document)),
     ):
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for name in columns:
-            table.add_column(name, no_wrap=True, justify="left" if name in ("point", "shape", "class") else "right")
+            table.add_column(name, no_wrap=True, justify="left" if name in _TEXTS else "right")
         for row in rows:
             table.add_row(*row)
         console.print(table)
@@ -164,8 +201,11 @@ def _phases(row: Row) -> tuple[Phase, ...]:
 
 
 def _time(phase: Phase) -> str:
-    digits = 1 if phase.device.median < 1000 else 0
-    return f"{phase.device.median:,.{digits}f}{_MARK[phase.method]}"
+    return f"{_number(phase.device.median)}{_MARK[phase.method]}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.{1 if value < 1000 else 0}f}"
 
 
 def _ratio(value: float | None) -> str:
