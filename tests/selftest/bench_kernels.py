@@ -66,7 +66,7 @@ class NoMemory(Right):
     """Right, and too large to be measured."""
 
     def prepare(self, case: Case) -> PlainTables:
-        raise RuntimeError("out of memory: tried to allocate 51 GB\nand a trace")
+        raise RuntimeError("out of memory: 51 GB\nand a trace")
 
 
 class Untimed:
