@@ -84,9 +84,7 @@ def record(
 def unsupported(
     subject: Annotated[str, typer.Option(help="The backend whose refusals are recorded.")],
     drawn: Annotated[int, typer.Option(min=1, help="Cases to draw beside the curated ones; none is run.")] = 20_000,
-    also: Annotated[
-        list[Path] | None, typer.Option(help="A gate's unsupported.txt, added.")
-    ] = None,
+    also: Annotated[list[Path] | None, typer.Option(help="A gate's unsupported.txt, added.")] = None,
     out: Annotated[Path | None, typer.Option(help="File; default: golden/unsupported/SUBJECT.txt.")] = None,
 ) -> None:
     """Record the reasons for which a subject refuses cases: the gate cannot tell where it meets another."""
