@@ -1,15 +1,15 @@
-"""What a run of the bench writes down: one JSON document, versioned; docs/bench.md describes each field."""
+"""What a run of the bench writes down: one JSON document, versioned; docs/bench.schema.json is its JSON schema."""
 
 from __future__ import annotations
 
 import enum
-import os
 from pathlib import Path
 
 import msgspec
 
 from equivcheck.bench.point import Point, Setting
 from equivcheck.case import CaseError
+from equivcheck.store import write_atomically
 from equivcheck.verdict import Status
 
 FORMAT_VERSION = 1
@@ -23,8 +23,8 @@ class Method(enum.StrEnum):
     WALL = "wall"
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Immutable, and strict when read."""
+class _Part(msgspec.Struct, frozen=True):
+    """Immutable. A field never changes its meaning within a format; a reader ignores fields that it does not know."""
 
 
 class Times(_Part, frozen=True):
@@ -183,6 +183,11 @@ class Document(_Part, frozen=True):
     seconds: float = 0.0
 
 
+def schema() -> bytes:
+    """JSON schema of the document: what docs/bench.schema.json holds."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Document)), indent=1) + b"\n"
+
+
 def load(path: Path) -> Document:
     """Read a document.
 
@@ -207,6 +212,4 @@ def load(path: Path) -> Document:
 def save(document: Document, path: Path) -> None:
     """Write a document at once or not at all: a run that is killed keeps the one before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
-    beside.replace(path)
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")

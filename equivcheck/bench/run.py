@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +20,12 @@ from equivcheck.bench.judging import Order, judge_all
 from equivcheck.bench.point import Point, Setting, limited
 from equivcheck.bench.provenance import provenance
 from equivcheck.bench.result import FORMAT_VERSION, Agreement, Document, Judged, Machine, Measured, Row, System, save
+from equivcheck.bench.sibling import sibling
 from equivcheck.runner import Subject
 from equivcheck.verdict import Status
 
 RESULT = "bench.json"
+CASES = "cases"
 _SHARE_OF_GPU = 0.75
 """Of the free memory, for tables and states: the rest is for batches, outputs, workspaces and graphs."""
 _SHARE_OF_HOST = 0.25
@@ -82,6 +84,7 @@ def run(request: Request, tell: Callable[[str], None], told: Callable[[Row], Non
     points = [limited(point, request.setting, request.rows, request.batch, memory) for point in request.points]
     tell(f"judging {len(points)} points on {' and '.join(systems)} by small siblings")
     verdicts = judge_all(points, request.setting, tuple(systems), request.workers)
+    _save_wrong(request, points, verdicts)
     tell(f"judged in {time.perf_counter() - started:.0f} s")
     clock = clock_of(device)
     machine = clock.machine()
@@ -193,6 +196,17 @@ class _Run:
         finally:
             measure.release(self.device)
         return measured, result, ""
+
+
+def _save_wrong(request: Request, points: Sequence[Point], verdicts: Mapping[Order, Judged]) -> None:
+    """The siblings that were not right, as `cases/DIGEST.json`, for `equivcheck replay`."""
+    for point in points:
+        case = sibling(point, request.setting)
+        judged = [verdicts[Order(point.name, name)] for name in (request.subject, request.witness) if name]
+        if any(found.status is not Status.PASSED for found in judged):
+            path = request.folder / CASES / f"{case.digest}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(case.to_json())
 
 
 def _timed(name: str) -> _System:

@@ -136,7 +136,7 @@ def notes(document: Document) -> list[str]:
         lines = list(row.point.notes)
         for name, system in systems:
             if system.judged.status is not Status.PASSED:
-                lines.append(f"{name} {_word(system)}: {system.judged.detail} (case {system.judged.case})")
+                lines.append(f"{name} {_word(system)}: {system.judged.detail} (cases/{system.judged.case}.json)")
             if system.error:
                 lines.append(f"{name} not measured: {system.error}")
             reasons = {phase.reason for phase in _of(system) if phase.method is Method.EVENTS}

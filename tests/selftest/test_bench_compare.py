@@ -24,6 +24,7 @@ from equivcheck.bench.result import (
     Times,
     load,
     save,
+    schema,
 )
 from equivcheck.bench.table import as_markdown, headings
 from equivcheck.case import CaseError, Distribution
@@ -146,3 +147,8 @@ def test_a_document_is_read_as_it_was_written_and_others_are_refused(tmp_path: P
         load(path)
     with pytest.raises(CaseError, match="cannot be read"):
         load(tmp_path / "nowhere.json")
+
+
+def test_the_schema_in_the_docs_is_the_documents() -> None:
+    documented = Path(__file__).parents[2] / "docs" / "bench.schema.json"
+    assert documented.read_bytes() == schema(), "write it anew: equivcheck.bench.result.schema()"

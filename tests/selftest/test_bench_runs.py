@@ -17,8 +17,10 @@ from equivcheck.bench.point import Kind, Point, Setting
 from equivcheck.bench.result import Document, Method, Row, load
 from equivcheck.bench.run import CannotMeasure, Request
 from equivcheck.bench.table import as_markdown, notes, print_document
-from equivcheck.case import Distribution, OptimizerKind
+from equivcheck.case import Case, Distribution, OptimizerKind
 from equivcheck.formats import DType
+from equivcheck.runner import Subject
+from equivcheck.runner import run as judge
 from equivcheck.verdict import Status
 from tests.selftest.conftest import Engine
 
@@ -38,6 +40,10 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kernel(name: str) -> str:
     return f"{KERNELS}:{name}"
+
+
+def judge_again(case: Case, subject: str) -> bool:
+    return judge(case, Subject.load(subject)).right
 
 
 def measure(
@@ -101,7 +107,11 @@ def test_a_wrong_kernel_has_no_speed(tmp_path: Path) -> None:
     assert conclude(document)[0] == 1
     page = as_markdown(document)
     assert page.count("| WRONG / PASSED |") == 2
-    assert "WRONG: output not exact" in page or "WRONG: output" in page
+    assert "WRONG: output" in page
+    for row in document.rows:
+        saved = Case.from_json((tmp_path / "cases" / f"{row.subject.judged.case}.json").read_bytes())
+        assert not judge_again(saved, kernel("Doubled"))
+        assert judge_again(saved, "torch:cpu")
 
 
 def test_what_is_wrong_at_full_size_alone_has_no_speed_either(tmp_path: Path) -> None:
