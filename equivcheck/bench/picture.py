@@ -92,7 +92,7 @@ def _panel(
     if not points:
         return [*parts, f'<text x="{_LEFT}" y="{_HEIGHT / 2}">nothing was measured</text>']
     across = _Axis.around([x for x, _, _ in points], base)
-    up = _Axis.around([*(y for _, y, _ in points), *([1.0] if line_at_one else [])], 2.0)
+    up = _Axis.around([*(y for _, y, _ in points), *([1.0] if line_at_one else [])], 2.0**0.5)
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -101,12 +101,13 @@ def _panel(
     for tick in across.ticks:
         x, _ = at(tick, up.low)
         parts.append(f'<path d="M{x:.1f} {_TOP}V{bottom}" stroke="#eee"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{tick:,.5g}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{tick:,.0f}</text>')
     for tick in up.ticks:
         _, y = at(across.low, tick)
-        bold = line_at_one and tick == 1
-        parts.append(f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="{"#555" if bold else "#eee"}"/>')
+        parts.append(f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#eee"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:.3g}</text>')
+    if line_at_one:
+        parts.append(f'<path d="M{_LEFT} {at(across.low, 1.0)[1]:.1f}H{right}" stroke="#555"/>')
     parts.append(f'<text x="{(_LEFT + right) / 2}" y="{bottom + 30}" text-anchor="middle">{escape(name)}</text>')
     for x, y, row in points:
         label = f"{row.point.name}, {row.point.shape}: {y:.2f}"
