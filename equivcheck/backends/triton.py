@@ -1,8 +1,9 @@
 """`triton:DEVICE`: the built-in Triton TBE, compiled on a GPU or interpreted on the CPU.
 
 Variants: `+small-tables` (histogram and matrix product for tables of few rows) and `+hoist` (index transpose in the
-forward). Every buffer that kernels are handed lies in NaN, tables have rows of NaN between them, and outputs are NaN
-before they are written: Triton's interpreter does not check bounds, and reads of what nobody wrote would not show.
+forward). Every buffer that kernels are handed lies in NaN, and outputs are NaN before they are written; around tables
+and between them stands a number, since a NaN would not show that it was updated, too. Triton's interpreter does not
+check bounds, and reads of what nobody wrote would not show.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ import torch
 
 from equivcheck.arithmetic import Arithmetic, Sequential, Store, StoreRounding, Summation, TensorCore
 from equivcheck.backends.driver import Inputs, drive, supports_call
-from equivcheck.backends.layouts import FLOAT_POISON, GUARD_BYTES, INTEGER_POISON, TORCH_DTYPES, to_numpy, to_torch
+from equivcheck.backends.layouts import (
+    FINITE_POISON,
+    FLOAT_POISON,
+    GUARD_BYTES,
+    INTEGER_POISON,
+    TORCH_DTYPES,
+    to_numpy,
+    to_torch,
+)
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.case import BoundsCheck, Call, Case, Pooling, Rounding
 from equivcheck.formats import DType
@@ -26,7 +35,7 @@ from equivcheck.outcome import SUPPORTED, Guard, Outcome, Support, unsupported
 from equivcheck.problem import Problem, Snapshot
 
 SPACING = 1
-"""Rows of NaN before and after each table."""
+"""Rows of nobody before and after each table."""
 
 VARIANTS = {"small-tables": "small_tables", "hoist": "hoist_transpose"}
 """Each variant's option of the module."""
@@ -171,8 +180,18 @@ def options(case: Case) -> dict[str, Any]:
     }
 
 
+_IN_PLACE = ("weights", "momentum1", "momentum2")
+"""Buffers that are updated where they are: NaN less a step is the same NaN, so a number stands around their tables."""
+
+
+def _poison(name: str, buffer: torch.Tensor) -> int:
+    if name in _IN_PLACE:
+        return FINITE_POISON
+    return FLOAT_POISON if buffer.is_floating_point() else INTEGER_POISON
+
+
 class _Poisoned:
-    """An allocator whose tensors lie in guards, all of it NaN, or large numbers in integer tensors."""
+    """An allocator whose tensors lie in guards: NaN, large numbers in integer tensors, a number in tables and states."""
 
     def __init__(self) -> None:
         self.buffers: list[tuple[str, torch.Tensor, int]] = []
@@ -181,8 +200,7 @@ class _Poisoned:
         size = int(np.prod(shape, dtype=np.int64))
         margin = GUARD_BYTES // dtype.itemsize
         buffer = torch.empty(size + 2 * margin, dtype=dtype, device=device)
-        poison = FLOAT_POISON if dtype.is_floating_point else INTEGER_POISON
-        buffer.view(torch.uint8).fill_(poison)
+        buffer.view(torch.uint8).fill_(_poison(name, buffer))
         self.buffers.append((name, buffer, margin))
         return buffer[margin : margin + size].view(shape)
 
@@ -191,8 +209,7 @@ class _Poisoned:
         found = []
         for name, buffer, margin in self.buffers:
             around = to_numpy(torch.cat([buffer[:margin], buffer[len(buffer) - margin :]]).view(torch.uint8))
-            poison = FLOAT_POISON if buffer.is_floating_point() else INTEGER_POISON
-            found.append(Guard(name, np.full_like(around, poison), around))
+            found.append(Guard(name, np.full_like(around, _poison(name, buffer)), around))
         return tuple(found)
 
 
@@ -292,7 +309,7 @@ class _Tables:
         between = []
         for name, outside in self.between.items():
             found = to_numpy(self._buffer(name)[outside]).view(np.uint8)
-            between.append(Guard(f"between tables of {name}", np.full_like(found, FLOAT_POISON), found))
+            between.append(Guard(f"between tables of {name}", np.full_like(found, FINITE_POISON), found))
         return (*self.allocate.guards(), *between)
 
     def _buffer(self, name: str) -> Any:
