@@ -47,7 +47,7 @@ from strategies.menu import (
 
 _NO_FAULTS = (BoundsCheck.NONE,)
 _WEIGHTED = (DType.FP32, DType.FP16)
-_EXACT = (Recipe.EXACT, Recipe.REVEALING, Recipe.CANCELLING)
+_EXACT = (Recipe.EXACT, Recipe.REVEALING, Recipe.CANCELLING, Recipe.SUBNORMAL)
 
 _POISON = tuple((place, value) for place in Place for value in Special)
 
@@ -106,7 +106,7 @@ BOUNDS = replace(
     bounds=tuple(BoundsCheck)[1:],
     index_faults=tuple(IndexFault),
     offset_faults=tuple(OffsetFault),
-    forced=(*(None,) * 16, *forced.BOUNDS),
+    forced=(*(None,) * 16, *forced.BOUNDS, *forced.WARNED * 3),
     steps=(1, 2),
 )
 STOCHASTIC = replace(
@@ -124,7 +124,14 @@ NONFINITE = replace(
     recipes=(Recipe.EXACT, Recipe.SMOOTH),
     weighted=(None, None, *_WEIGHTED),
 )
-CALLS = replace(_PLAIN, name="calls", calls=tuple(Call)[1:], steps=(1, 2, 3), frozen=(False, False, False, True))
+CALLS = replace(
+    _PLAIN,
+    name="calls",
+    calls=tuple(Call)[1:],
+    steps=(1, 2, 3),
+    frozen=(False, False, False, True),
+    forced=(*(None,) * 12, *forced.PENDING * 2),
+)
 STEPS = replace(
     _PLAIN,
     name="steps",
@@ -138,7 +145,7 @@ OPTIMIZER = replace(
     optimizers=tuple(OptimizerKind)[1:],
     recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SQUARES, Recipe.TINY, Recipe.TINY),
     steps=(1, 2),
-    forced=(*(None,) * 12, *forced.DECAY, *forced.BIAS_CORRECTIONS * 3),
+    forced=(*(None,) * 12, *forced.DECAY, *forced.BIAS_CORRECTIONS * 3, *forced.ELEMENT_WISE * 4),
 )
 _PRODUCT_DIMS = tuple(d for d in QUAD_DIMS if 60 <= d <= 132)
 """Around the widths of 64 to 128 for which TorchRec's Triton TBE multiplies counts with small fp16 tables."""

@@ -156,7 +156,7 @@ _DATA = {
     Recipe.SUBNORMAL: replace(
         _EXACT,
         weights=_values(Regime.SUBNORMAL),
-        gradient=(*_values(Regime.SUBNORMAL), *_values(Regime.INTEGERS)),
+        gradient=(*_values(Regime.SUBNORMAL), *_values(Regime.INTEGERS, (1, 8), (-149,)), *_values(Regime.INTEGERS)),
         per_sample_weights=(*_SIGNS, *_values(Regime.INTEGERS, (1, 4))),
         state=_ZEROS,
         learning_rates=(1.0, 2.0),

@@ -144,12 +144,30 @@ def small_edges() -> tuple[Forced, ...]:
     )
 
 
+def _element_wise() -> tuple[Forced, ...]:
+    """Adagrad, which row-wise optimizers would otherwise crowd out: eps counts element by element."""
+    return (_forced("element-wise Adagrad", optimizers=(OptimizerKind.ADAGRAD,), recipes=(Recipe.SMOOTH,)),)
+
+
 def _restored() -> tuple[Forced, ...]:
     """State that a saved module has to carry. Adam's t matters while 1 - beta^t is far from one."""
     return tuple(
         _forced(f"restored, {kind}", calls=(Call.RESTORED,), optimizers=(kind,), adam_steps=(1, 2, 10))
         for kind in tuple(OptimizerKind)[1:]
     )
+
+
+def _pending() -> tuple[Forced, ...]:
+    """Adam's t where a backward is not the one of the latest forward, or one of two of the same."""
+    return tuple(
+        _forced(f"{call}, {OptimizerKind.ADAM}", calls=(call,), optimizers=(OptimizerKind.ADAM,), adam_steps=(1, 2, 10))
+        for call in (Call.OUTSTANDING, Call.RETAINED)
+    )
+
+
+def _warned() -> tuple[Forced, ...]:
+    """Warnings that are counted in one forward and in the next."""
+    return (_forced("warnings, two steps", bounds=(BoundsCheck.WARNING,), steps=(2,)),)
 
 
 def _bias_corrections() -> tuple[Forced, ...]:
@@ -192,8 +210,11 @@ DECAY = _decay()
 UNSORTED = _unsorted()
 NARROW_TABLES = _narrow_tables()
 WEIGHTED_REPEATS = _weighted_repeats()
+ELEMENT_WISE = _element_wise()
 RESTORED = _restored()
 BIAS_CORRECTIONS = _bias_corrections()
+PENDING = _pending()
+WARNED = _warned()
 RARE = _rare()
 PAIRS = (*STOCHASTIC, *BOUNDS, *MEAN, *DECAY, *UNSORTED, *NARROW_TABLES, *WEIGHTED_REPEATS)
 """All that docs/generation.md asks for."""
