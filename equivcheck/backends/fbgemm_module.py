@@ -230,7 +230,7 @@ class Tables:
 
 
 class PlainTables:
-    """Tables of full size in the memory that FBGEMM allocates itself: see `equivcheck.backends.timed.Prepared`."""
+    """Tables of full size in the memory that FBGEMM allocates itself: see `Prepared` and `large.Spread`."""
 
     def __init__(self, case: Case, device: torch.device, *, experimental: bool = False) -> None:
         self.device = device
@@ -238,6 +238,11 @@ class PlainTables:
         _set_hyper_parameters(self._tbe, case.optimizer)
         _set_iteration(self._tbe, 1)
         self.tables: list[torch.Tensor] = self._tbe.split_embedding_weights()
+        self.states = _states(self._tbe)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """See `large.Accessible`."""
+        self._tbe.set_learning_rate(rate)
 
     def forward(self, indices: torch.Tensor, offsets: torch.Tensor, per_sample_weights: torch.Tensor | None) -> _Lookup:
         """See `Prepared`."""
@@ -289,10 +294,12 @@ def _build(kind: _Kind) -> _Module:
     tbe = _construct(kind, {placed.name: placed.tensor for placed in memory})
     if not cpu:
         memory = _device_memory(tbe, kind)
-    # Per table the states of its rows; here per state the tables.
-    per_table = tbe.split_optimizer_states()
-    states = [list(of_tables) for of_tables in zip(*per_table, strict=True)]
-    return _Module(tbe, tbe.split_embedding_weights(), states, memory)
+    return _Module(tbe, tbe.split_embedding_weights(), _states(tbe), memory)
+
+
+def _states(tbe: Any) -> list[list[torch.Tensor]]:
+    """Per state its tensor of each table; FBGEMM has per table the states of its rows."""
+    return [list(of_tables) for of_tables in zip(*tbe.split_optimizer_states(), strict=True)]
 
 
 def _construct(kind: _Kind, buffers: dict[str, torch.Tensor]) -> Any:

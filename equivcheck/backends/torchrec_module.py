@@ -72,7 +72,7 @@ class Tables:
         if case.optimizer.kind is not OptimizerKind.SGD:
             self.memory.append(into_poison("momentum", self.module.momentum, widest))
         self.tables: list[torch.Tensor] = self.module.split_embedding_weights()
-        self.states: list[torch.Tensor] = [state for (state,) in filter(None, self.module.split_optimizer_states())]
+        self.states = _states(self.module)
 
     def load(self, snapshot: Snapshot, step: int) -> None:
         """See `System`. Neither optimizer counts its steps."""
@@ -133,18 +133,27 @@ class Tables:
 
 
 class PlainTables:
-    """Tables of full size in the module's own memory: see `equivcheck.backends.timed.Prepared`."""
+    """Tables of full size in the module's own memory: see `Prepared` and `large.Spread`."""
 
     def __init__(self, case: Case, system: TritonTbe, device: torch.device, options: Mapping[str, Any]) -> None:
         self.device = device
         self._module = _build(case, case.tables, system, device, options)
         self.tables: list[torch.Tensor] = self._module.split_embedding_weights()
+        self.states = [states] if (states := _states(self._module)) else []
+
+    def set_learning_rate(self, rate: float) -> None:
+        """See `large.Accessible`."""
+        self._module.learning_rate = float(rate)
 
     def forward(self, indices: torch.Tensor, offsets: torch.Tensor, per_sample_weights: torch.Tensor | None) -> _Lookup:
         """See `Prepared`."""
         weights = per_sample_weights
         output = self._module(indices, offsets, per_sample_weights=weights)
         return _Lookup(output, weights if weights is not None and weights.requires_grad else None)
+
+
+def _states(module: Any) -> list[torch.Tensor]:
+    return [state for (state,) in filter(None, module.split_optimizer_states())]
 
 
 def _build(

@@ -230,12 +230,17 @@ class _Lookup:
 
 
 class PlainTables:
-    """The module with tables of full size and nothing around them: see `equivcheck.backends.timed.Prepared`."""
+    """The module with tables of full size and nothing around them: see `Prepared` and `large.Spread`."""
 
     def __init__(self, module: Any, device: torch.device) -> None:
         self._module = module
         self.device = device
         self.tables: list[torch.Tensor] = module.split_embedding_weights()
+        self.states: list[list[torch.Tensor]] = module.split_optimizer_states()
+
+    def set_learning_rate(self, rate: float) -> None:
+        """See `large.Accessible`."""
+        self._module.set_learning_rate(rate)
 
     def forward(self, indices: torch.Tensor, offsets: torch.Tensor, per_sample_weights: torch.Tensor | None) -> _Lookup:
         """See `Prepared`."""
