@@ -191,7 +191,7 @@ def _poison(name: str, buffer: torch.Tensor) -> int:
 
 
 class _Poisoned:
-    """An allocator whose tensors lie in guards: NaN, large numbers in integer tensors, a number in tables and states."""
+    """An allocator whose tensors lie in guards: NaN, large integers, a number around tables and states."""
 
     def __init__(self) -> None:
         self.buffers: list[tuple[str, torch.Tensor, int]] = []
