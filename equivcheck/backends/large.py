@@ -61,6 +61,10 @@ class Accessible(Prepared, Protocol):
         ...
 
 
+_ACCESSIBLE: dict[type, bool] = {}
+"""Classes of backends, and whether the systems that they prepare can be read."""
+
+
 class Large:
     """A subject on cases whose first table is made larger than 32 bits can count: a backend beside the subject's own.
 
@@ -80,7 +84,6 @@ class Large:
         self._backend = backend
         self._elements = elements
         self._anywhere = anywhere
-        self._accessible: bool | None = None
 
     def supports(self, case: Case) -> Support:
         """Plain cases of subjects that can be prepared on a GPU with room."""
@@ -126,11 +129,14 @@ class Large:
         return self._backend.versions()
 
     def _is_accessible(self, case: Case) -> bool:
-        """Whether the subject can prepare systems that can be read; found out once, on tables as small as the case's."""
-        if self._accessible is None:
+        """Whether the subject prepares systems that can be read; found out once, on tables as small as the case's."""
+        kind = type(self._backend)
+        if kind not in _ACCESSIBLE:
             small = Large(self._backend, 1)._enlarged(case)
-            self._accessible = isinstance(self._backend, Timed) and isinstance(self._backend.prepare(small), Accessible)
-        return self._accessible
+            _ACCESSIBLE[kind] = isinstance(self._backend, Timed) and isinstance(
+                self._backend.prepare(small), Accessible
+            )
+        return _ACCESSIBLE[kind]
 
     def _enlarged(self, case: Case) -> Case:
         """The same options with a first table of so many rows, and no bags."""
