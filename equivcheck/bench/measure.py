@@ -39,7 +39,9 @@ class _Trial:
         self.batch.copy_from(self.inputs.batches[repetition % len(self.inputs.batches)])
 
     def forward(self) -> None:
+        """The last one is forgotten first: autograd would go on using the stream on which it ran."""
         batch = self.batch
+        self.pending = None
         self.pending = self.prepared.forward(batch.indices, batch.offsets, batch.per_sample_weights)
 
     def backward(self, *, retain: bool = True) -> None:

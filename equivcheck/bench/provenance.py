@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 import shlex
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 import torch
 
 from equivcheck.bench.result import Provenance
-from equivcheck.engine import machine
+from equivcheck.engine import machine, placement
+from equivcheck.engine.worker import commit
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -26,9 +26,9 @@ def provenance(
     cuda = device.type == "cuda"
     return Provenance(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=commit(),
+        commit=source(),
         device=torch.cuda.get_device_name(device) if cuda else machine.device(),
-        driver=_driver() if cuda else "",
+        driver=placement.driver() if cuda else "",
         cuda=str(torch.version.cuda) if cuda else "",
         host=f"{platform.system()} {platform.release()}, {len(os.sched_getaffinity(0))} cores, "
         f"{torch.get_num_threads()} threads of PyTorch",
@@ -39,28 +39,13 @@ def provenance(
     )
 
 
-def commit() -> str:
-    """The checkout's commit, `+changed` where sources differ from it; else a digest of the package's sources."""
+def source() -> str:
+    """The checkout's commit, with a plus sign if files differ from it; elsewhere a digest of the package's sources."""
     root = _PACKAGE.parent
-    if (root / ".git").exists():
-        head = _output("git", "-C", str(root), "rev-parse", "--short=12", "HEAD")
-        if head:
-            changed = _output("git", "-C", str(root), "status", "--porcelain", "--", _PACKAGE.name)
-            return f"{head}+changed" if changed else head
+    if (root / ".git").exists() and (found := commit(root)):
+        return found
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode())
         digest.update(path.read_bytes())
     return f"sources {digest.hexdigest()[:12]}"
-
-
-def _driver() -> str:
-    found = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return found.partition("\n")[0] or "unknown: nvidia-smi does not answer"
-
-
-def _output(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
