@@ -10,6 +10,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -221,7 +222,7 @@ class Tables:
 
     def guards(self) -> tuple[Guard, ...]:
         """Poison around the tables and states."""
-        return tuple(placed.read()[1] for placed in self.module.memory)
+        return tuple(placed.guard() for placed in self.module.memory)
 
     def release(self, guards: tuple[Guard, ...]) -> None:
         """Keep the module for the next case of its kind, unless a guard of its last run was written to."""
@@ -396,12 +397,18 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
     RuntimeError
         If it has others, whose defaults nobody has looked at.
     """
-    parameters = set(inspect.signature(SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters) - {"self"}
+    parameters = _parameters()
     if unknown := parameters - set(options):
         raise RuntimeError(f"this FBGEMM has constructor options that the adapter does not set: {sorted(unknown)}")
     if missing := set(options) - parameters - _SINCE_1_8:
         raise RuntimeError(f"this FBGEMM has no constructor options {sorted(missing)}; the adapter knows 1.6 to 1.8")
     return {name: value for name, value in options.items() if name in parameters}
+
+
+@cache
+def _parameters() -> frozenset[str]:
+    """Names of the constructor's options."""
+    return frozenset(inspect.signature(SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters) - {"self"}
 
 
 @contextlib.contextmanager

@@ -63,10 +63,22 @@ class Placed:
     outside: npt.NDArray[np.bool_]
 
     def read(self) -> tuple[AnyArray, Guard]:
-        """The tensor's values, and the bytes around it, as they are now."""
-        values = to_numpy(self.tensor)
-        found = to_numpy(self.buffer)[self.outside].view(np.uint8)
-        return values, Guard(self.name, self.original[self.outside].view(np.uint8), found)
+        """The tensor's values, and the bytes around it, as they are now: one copy from the device."""
+        elements = to_numpy(self.buffer)
+        shape, strides = tuple(self.tensor.shape), self.tensor.stride()
+        values = _strided(elements, int(self.tensor.storage_offset()), shape, strides).copy()
+        return values, self._guard(elements[self.outside])
+
+    def guard(self) -> Guard:
+        """The bytes around the tensor alone, as they are now: of a contiguous one, nothing else is copied."""
+        if not self.tensor.is_contiguous():
+            return self.read()[1]
+        start = int(self.tensor.storage_offset())
+        end = start + self.tensor.numel()
+        return self._guard(to_numpy(torch.cat([self.buffer[:start], self.buffer[end:]])))
+
+    def _guard(self, found: AnyArray) -> Guard:
+        return Guard(self.name, self.original[self.outside].view(np.uint8), found.view(np.uint8))
 
     def restore(self) -> None:
         """Write the buffer again, the tensor and what is around it."""

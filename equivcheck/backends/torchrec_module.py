@@ -129,7 +129,7 @@ class Tables:
 
     def guards(self) -> tuple[Guard, ...]:
         """Poison around the tables and states."""
-        return tuple(placed.read()[1] for placed in self.memory)
+        return tuple(placed.guard() for placed in self.memory)
 
 
 class PlainTables:
