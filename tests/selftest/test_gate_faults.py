@@ -1,0 +1,71 @@
+"""The gate on wrong builds: a fault of every class turns it red, and one that ends its process loses nothing.
+
+Half an hour together, so only with `pytest -m soak`. A fault's gate runs the two properties that are the first to look
+for its class: the cases of a test do not depend on what else runs. The lines printed are those of docs/gate.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from equivcheck.backends.protocol import BackendUnavailable
+from equivcheck.faults.catalogue import by_name, control
+from equivcheck.faults.fault import ORDER, Kind
+from equivcheck.faults.hunt import properties
+from equivcheck.gate.result import Answer, read
+from tests.selftest.test_faults import ONE_OF_EACH
+
+if TYPE_CHECKING:
+    from tests.selftest.conftest import Engine
+
+FAULTY = Path(__file__).with_name("faulty.py")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ONE_OF_EACH, ids=lambda kind: kind.name.lower())
+def test_a_fault_of_every_class_turns_the_gate_red(
+    engine: Engine, kind: Kind, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        control("triton:cpu")
+    except BackendUnavailable as absent:
+        pytest.skip(str(absent))
+    fault = by_name(ONE_OF_EACH[kind])
+    files = dict.fromkeys(properties()[name].file for name in list(dict.fromkeys((*fault.first, *ORDER[kind])))[:2])
+    options = ["--profile=default", "--no-golden", "--no-faults", "--no-shrink", "--budget=5m", "--out=out"]
+    suite = [f"--suite={path}" for path in files]
+    done = engine.equivcheck("gate", f"--subject={FAULTY}:kernel+{fault.name}", *options, *suite)
+    result = read(engine.folder / "out")
+    saved = len(list((engine.folder / "out" / "cases").glob("*.json")))
+    with capsys.disabled():
+        print(f"\n| {kind.value} | {fault.name} | {result.seconds:.0f} s | {result.judged} | {saved} |", end=" ")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert result.answer is Answer.WRONG
+    assert saved >= 1
+    assert all((engine.folder / "out" / failure.saved).is_file() for failure in result.failures)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("way", "status"), [("crashes", "crashed"), ("hangs", "timeout"), ("eats", "error")])
+def test_a_build_that_ends_its_process_loses_no_other_case(
+    engine: Engine, way: str, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole gate at the quick profile; every 64th case is deadly."""
+    options = ["--profile=quick", "--no-faults", "--no-shrink", "--time-limit=10", "--out=out"]
+    done = engine.equivcheck("gate", f"--subject={FAULTY}:dying+{way}", *options)
+    result = read(engine.folder / "out")
+    saved = len(list((engine.folder / "out" / "cases").glob("*.json")))
+    with capsys.disabled():
+        print(
+            f"\n| {way} | {result.seconds:.0f} s | {result.judged} | {result.statuses.get(status, 0)} | {saved} |",
+            end=" ",
+        )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert result.finished, result.missing
+    assert {failure.status for failure in result.failures} == {status}
+    assert result.statuses[status] >= len(result.failures) > 1
+    assert set(result.statuses) <= {"passed", "mistrusted", "unsupported", status}
+    assert all((engine.folder / "out" / failure.saved).is_file() for failure in result.failures)
