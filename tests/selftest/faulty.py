@@ -12,6 +12,7 @@ import time
 import zlib
 
 import numpy as np
+import torch
 
 from equivcheck.arithmetic import Arithmetic
 from equivcheck.backends import registry
@@ -27,15 +28,15 @@ _LIMIT = 2**34
 
 
 def kernel(argument: str = "", fault: str = "") -> Backend:
-    """The built-in Triton TBE in the interpreter, with the fault of that name; right without one."""
+    """The built-in Triton TBE with the fault of that name; right without one."""
     del argument  # what stands behind a colon, and here nothing does
-    return faulty(by_name(fault), "triton:cpu") if fault else registry.build("triton:cpu")
+    return faulty(by_name(fault), "triton") if fault else registry.build("triton")
 
 
 def dying(argument: str = "", way: str = "") -> Backend:
-    """Plain PyTorch on the CPU, which crashes, hangs or eats memory at every 64th case; right without a way."""
+    """Plain PyTorch, which crashes, hangs or eats memory at every 64th case; right without a way."""
     del argument
-    return Dying(registry.build("torch:cpu"), way)
+    return Dying(registry.build("torch"), way)
 
 
 class Dying:
@@ -63,6 +64,8 @@ class Dying:
                 case "hangs":
                     while True:
                         time.sleep(1)
+                case "eats" if torch.cuda.is_available():
+                    torch.empty(_LIMIT**2 // 2**20, dtype=torch.uint8, device="cuda")
                 case "eats":
                     before = resource.getrlimit(resource.RLIMIT_AS)
                     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT, before[1]))

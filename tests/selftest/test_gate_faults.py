@@ -30,7 +30,7 @@ def test_a_fault_of_every_class_turns_the_gate_red(
     engine: Engine, kind: Kind, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        control("triton:cpu")
+        control("triton")
     except BackendUnavailable as absent:
         pytest.skip(str(absent))
     fault = by_name(ONE_OF_EACH[kind])
