@@ -11,11 +11,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from equivcheck import one_pass
 from equivcheck import words as w
 from equivcheck.bags import FeatureBags, bags_of
 from equivcheck.captured import CapturedBatch
 from equivcheck.case import BoundsCheck, Call, Case, IndexFault, OffsetFault, OptimizerKind, PerSampleWeights
-from equivcheck.problem import Problem
+from equivcheck.problem import Problem, materialise
 
 HOT_RUN = 33
 """A row is hot from this run length on: longer than a warp."""
@@ -134,6 +135,7 @@ class Flag(enum.StrEnum):
     FIRST_OFFSET_MALFORMED = "first offset malformed"
     FIRST_OFFSET_POSITIVE = "first offset positive"
     LAST_OFFSET_MALFORMED = "last offset malformed"
+    RACING_OFFSETS = "offsets that one pass repairs wrongly"
     LATER_STEP_SHIFTED = "later step shifted"
     LATER_STEP_SMALLER = "later step smaller"
     RATE_CHANGES = "learning rate changes between steps"
@@ -188,6 +190,11 @@ def _computed(case: Case, problem: Problem | None) -> Facts:
     tables = [numbered[i] for i in order]
     numbers: dict[Number, tuple[float, ...]] = {}
     flags = {*_structure(case, tables, features), *_lookups(case, tables, features, numbers), *_settings(case)}
+    if case.bad_offsets:
+        always = case.bounds_check is BoundsCheck.IGNORE
+        batches = (problem or materialise(case)).batches
+        if not all(one_pass.repairs(batch.offsets, len(batch.indices), always=always) for batch in batches):
+            flags.add(Flag.RACING_OFFSETS)
     if case.bad_offsets and problem is not None:
         repaired = [_repaired_lengths(batch.offsets, len(batch.indices)) for batch in problem.batches]
         numbers[Number.BAG] = _distinct(np.concatenate([np.asarray(numbers[Number.BAG]), *repaired]))

@@ -189,7 +189,9 @@ class Tables:
         sizes = inputs.batch.batch_sizes
         if self.device.type == "cuda":
             elements = int(np.prod(output_shape(self.problem, inputs.batch), dtype=np.int64))
-            poison_free_memory(self.device, elements * self.kind.output.numpy.itemsize, 4 * len(inputs.indices))
+            lookups = len(inputs.indices)  # numbers of 32 and of 64 bits are sorted
+            size = elements * self.kind.output.numpy.itemsize
+            poison_free_memory(self.device, size, 4 * lookups, 8 * lookups)
         output = self.module.tbe(
             inputs.indices,
             inputs.offsets,

@@ -91,7 +91,8 @@ class Tables:
         if self.device.type == "cuda":
             elements = int(np.prod(output_shape(self.problem, inputs.batch), dtype=np.int64))
             size = elements * self.problem.case.output.numpy.itemsize
-            poison_free_memory(self.device, size, 4 * len(inputs.indices))
+            lookups = len(inputs.indices)  # numbers of 32 and of 64 bits are sorted
+            poison_free_memory(self.device, size, 4 * lookups, 8 * lookups)
         sizes = inputs.batch.batch_sizes
         output = self.module(
             inputs.indices,

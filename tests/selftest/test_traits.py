@@ -95,6 +95,11 @@ EXAMPLES: dict[str, Case] = {
     "first offset positive": Case(
         features=(table(ONE),), bounds_check=BoundsCheck.FATAL, bad_offsets=(BadOffset(OffsetFault.PLUS_ONE, 2),)
     ),
+    "offsets that one pass repairs wrongly": Case(
+        features=(table(ONE, ONE, ONE),),
+        bounds_check=BoundsCheck.WARNING,
+        bad_offsets=(BadOffset(OffsetFault.NEGATIVE, 2),),
+    ),
     "last offset malformed": Case(
         features=(table(ONE),), bounds_check=BoundsCheck.FATAL, bad_offsets=(BadOffset(OffsetFault.NEGATIVE, 3),)
     ),
