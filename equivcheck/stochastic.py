@@ -14,8 +14,9 @@ zero, and of each quarter of p by itself: rounding to nearest is unbiased over a
 Independence. Let r = up - p with p the middle of its interval, d half its width. Over n disjoint pairs of independent
 elements the products r s are independent, of means within d e, in ranges of width at most 1: their mean stays within
 the mean of d e plus sqrt(ln(2/level) / 2n) (Hoeffding, *Probability inequalities for sums of bounded random variables*,
-J. Amer. Statist. Assoc. 58 (1963), theorem 2). One random number for two elements gives r s a mean of 1/12, if it works
-upwards, or away from zero, in both; methods do the one or the other, so both senses are tested.
+J. Amer. Statist. Assoc. 58 (1963), theorem 2). One random number for two elements gives r s a mean of 1/12 or more, if
+it works upwards, away from zero, or away from the nearest neighbour, in both. Methods do one of these, so all three
+senses are tested: in the others the products cancel.
 
 Below the smallest normal number, and next to the largest, methods are biased by construction; both are left out.
 """
@@ -165,24 +166,32 @@ def _binomial(name: str, taken: BoolArray, low: Float64Array, high: Float64Array
 
 
 def _products(name: str, pairs: list[tuple[Decisions, Decisions]], level: float) -> tuple[Statistic, ...]:
-    """Tests of pairs of blocks, element against element, of decisions upwards, and of those away from zero.
+    """Tests of pairs of blocks, element against element, of decisions in each of three senses.
 
-    One random number for a positive and a negative value goes the same way in one of the two senses, and in opposite
-    ways in the other: where signs are mixed, the products then cancel.
+    One random number for two values whose signs differ goes the same way in one of the senses upwards and away from
+    zero, and in opposite ways in the other. So it does for two values of which one is nearer to its upper neighbour,
+    where a method rounds to nearest first and then, perhaps, to the other side.
     """
     residuals: list[tuple[Float64Array, ...]] = []
     for first, second in pairs:
         both = first.judged & second.judged
         (one, one_half), (other, other_half) = (_residual(part, both) for part in (first, second))
-        opposite = np.where(first.negative[both] == second.negative[both], 1.0, -1.0)
-        residuals.append((one * other, one_half * other_half, opposite))
-    products, halves, opposite = (np.concatenate([found[i] for found in residuals]) for i in range(3))
+        zero = np.where(first.negative[both] == second.negative[both], 1.0, -1.0)
+        near = np.where(_nearer_up(first, both) == _nearer_up(second, both), 1.0, -1.0)
+        residuals.append((one * other, one_half * other_half, zero, near))
+    products, halves, zero, near = (np.concatenate([found[i] for found in residuals]) for i in range(4))
+    senses = {"upwards": products, "away from zero": products * zero, "away from the nearest": products * near}
     count = len(products)
-    radius = float(halves.mean() + np.sqrt(np.log(4 / level) / (2 * count))) if count else 1.0
+    each = level / len(senses)
+    radius = float(halves.mean() + np.sqrt(np.log(2 / each) / (2 * count))) if count else 1.0
     return tuple(
         Statistic(f"{name}, {sense}", count, float(values.mean()) if count else 0.0, -radius, radius)
-        for sense, values in (("upwards", products), ("away from zero", products * opposite))
+        for sense, values in senses.items()
     )
+
+
+def _nearer_up(part: Decisions, both: BoolArray) -> BoolArray:
+    return part.low[both] + part.high[both] > 1.0
 
 
 def _residual(part: Decisions, both: BoolArray) -> tuple[Float64Array, Float64Array]:

@@ -91,11 +91,26 @@ def fair(seed: int) -> Chooser:
     return lambda share, store: np.random.default_rng([seed, store]).random(share.shape)
 
 
+def _away_from_nearest(numbers: Chooser) -> Chooser:
+    """Round to nearest, and to the other neighbour with the probability of the error."""
+
+    def chosen(share: Float64Array, store: int) -> Float64Array:
+        random = numbers(share, store)
+        return np.where(share < 0.5, random, 1 - random)
+
+    return chosen
+
+
 @pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
 def test_fair_rounding_passes(dtype: DType) -> None:
     tests = all_tests(problem(dtype), fair(1), fair(2))
     assert [test for test in tests if not test.passed] == []
     assert sum(test.elements for test in tests if test.name == "bias upwards") > 0.9 * 2 * 2 * ROWS * DIM
+
+
+def test_a_fair_step_away_from_the_nearest_passes() -> None:
+    tests = all_tests(problem(), _away_from_nearest(fair(1)), _away_from_nearest(fair(2)))
+    assert [test for test in tests if not test.passed] == []
 
 
 def _same_for_columns(seed: int) -> Chooser:
@@ -123,6 +138,11 @@ WRONG: dict[str, tuple[Chooser, Chooser, str]] = {
     "one seed for all tables": (lambda s, n: fair(1)(s, (n + 1) // 2), fair(2), "tables, upwards"),
     "one seed for all steps": (lambda s, n: fair(1)(s, n % 2), fair(2), "steps, upwards"),
     "one seed for all runs": (fair(1), fair(1), "runs, upwards"),
+    "one seed for all tables, nearest first": (
+        _away_from_nearest(lambda s, n: fair(1)(s, (n + 1) // 2)),
+        fair(2),
+        "tables, away from the nearest",
+    ),
 }
 
 
