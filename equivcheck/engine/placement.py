@@ -79,7 +79,8 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, .
         if not _names_something(name, gpus):
             break
         names.append(name)
-    return tuple(names) if len(set(names)) == len(names) else ()
+    devices = {_uuid(name, gpus) for name in names}
+    return tuple(names) if len(devices) == len(names) else ()
 
 
 def choose(worker: int, devices: Sequence[str]) -> str | None:
@@ -126,6 +127,11 @@ def _names_something(name: str, gpus: Sequence[Gpu]) -> bool:
     if name.startswith("GPU-"):
         return sum(gpu.uuid.startswith(name) for gpu in gpus) == 1
     return name.isdecimal() and int(name) < len(gpus)
+
+
+def _uuid(name: str, gpus: Sequence[Gpu]) -> str:
+    """The UUID of which a name is the beginning; a number and a MIG instance stand for themselves."""
+    return next((gpu.uuid for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)), name)
 
 
 def _memory(name: str, gpus: Sequence[Gpu]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ FOUR = tuple(Gpu(i, f"GPU-{i}{i}{i}{i}-aaaa", H200) for i in range(4))
         ("0,-1,1", ("0",)),
         ("1,7,2", ("1",)),
         ("1,1", ()),
+        ("GPU-2222-aaaa,GPU-2222", ()),
+        ("0,1,GPU-2222,2", ("0", "1", "GPU-2222", "2")),
+        ("3,2,1,0", ("3", "2", "1", "0")),
+        ("0,", ("0",)),
+        (",0", ()),
+        ("gpu-2222-aaaa", ()),
+        ("0x1", ()),
+        ("4", ()),
+        ("MIG-a,9,MIG-b", ("MIG-a",)),
         ("GPU-2222-aaaa,GPU-0000-aaaa", ("GPU-2222-aaaa", "GPU-0000-aaaa")),
         ("GPU-3", ("GPU-3",)),
         ("GPU-", ()),
@@ -64,6 +74,8 @@ def test_the_drivers_answer() -> None:
         (None, ["0", "1", "2", "3", "0"]),
         ("3,1", ["3", "1", "3", "1", "3"]),
         ("GPU-2222,GPU-0000", ["GPU-2222", "GPU-0000", "GPU-2222", "GPU-0000", "GPU-2222"]),
+        ("MIG-b,MIG-a", ["MIG-b", "MIG-a", "MIG-b", "MIG-a", "MIG-b"]),
+        ("3,-1,1", ["3,-1,1"] * 5),
         ("2", ["2"] * 5),
         ("GPU-2222-aaaa", ["GPU-2222-aaaa"] * 5),
         ("", [""] * 5),
@@ -121,3 +133,48 @@ def test_xdists_own_variable_goes_first(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(placement, "installed", lambda: FOUR)
     assert placement.automatic({"PYTEST_XDIST_AUTO_NUM_WORKERS": "3"}) is None
     assert placement.automatic({}) is not None
+
+
+@pytest.mark.parametrize("listed", [None, "1,3,0", "GPU-3333,GPU-1111", "MIG-a,MIG-b,MIG-c"])
+@pytest.mark.parametrize("workers", [4, 13, 16])
+def test_workers_are_spread_evenly_over_what_the_caller_may_use(
+    monkeypatch: pytest.MonkeyPatch, listed: str | None, workers: int
+) -> None:
+    monkeypatch.setattr(placement, "installed", lambda: FOUR)
+    monkeypatch.setattr(placement, "_DRIVER", Path("/no/such/folder"))
+    given: dict[str, str] = {} if listed is None else {VARIABLE: listed}
+    seen: Counter[str] = Counter()
+    for number in range(workers):
+        environment = dict(given)
+        placement.place(f"gw{number}", environment)
+        seen[environment[VARIABLE]] += 1
+    assert tuple(sorted(seen)) == tuple(sorted(placement.visible(given, FOUR)))
+    assert max(seen.values()) - min(seen.values()) <= 1
+
+
+def test_a_worker_that_was_placed_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes that a worker starts have its environment, and are placed by it."""
+    monkeypatch.setattr(placement, "installed", lambda: FOUR)
+    environment = {VARIABLE: "3,1"}
+    placement.place("gw1", environment)
+    placement.place("gw2", environment)
+    assert environment == {VARIABLE: "1"}
+
+
+def test_the_order_in_which_numbers_are_meant_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "installed", lambda: FOUR)
+    environment = {VARIABLE: "2,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    placement.place("gw0", environment)
+    assert environment == {VARIABLE: "2", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"), [(None, 4), ("3,1", 2), ("", None), ("GPU-2222", 1), ("MIG-a,MIG-b", 2)]
+)
+def test_the_number_of_workers_follows_the_subset(
+    monkeypatch: pytest.MonkeyPatch, listed: str | None, expected: int | None
+) -> None:
+    monkeypatch.setattr(placement, "installed", lambda: tuple(Gpu(g.index, g.uuid, 6 * GIB) for g in FOUR))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
+    found = placement.automatic({} if listed is None else {VARIABLE: listed})
+    assert found == expected
