@@ -22,7 +22,7 @@ from equivcheck.faults.catalogue import by_name, faulty
 from equivcheck.outcome import Outcome, Support
 from equivcheck.problem import Problem
 
-ONE_IN = 64
+ONE_IN = 32
 """Share of the cases that are deadly: so few that the gate has a whole run to lose."""
 _LIMIT = 2**34
 
@@ -34,7 +34,7 @@ def kernel(argument: str = "", fault: str = "") -> Backend:
 
 
 def dying(argument: str = "", way: str = "") -> Backend:
-    """Plain PyTorch, which crashes, hangs or eats memory at every 64th case; right without a way."""
+    """Plain PyTorch, which crashes, hangs or eats memory at every 32nd case; right without a way."""
     del argument
     return Dying(registry.build("torch"), way)
 
