@@ -93,7 +93,14 @@ class Lines:
         if not size:
             return ()
         dtype = _TORCH[problem.case.output]
-        return (f"del [torch.full(({size},), nan, dtype={dtype}, device=device) for _ in range(4)][:]",)
+        lines = [f"del [torch.full(({size},), nan, dtype={dtype}, device=device) for _ in range(4)][:]"]
+        if problem.case.bad_offsets:  # and what is sorted where no bag covers a lookup
+            lookups = len(problem.batches[step].indices)
+            for kind in ("int32", "int64"):
+                lines.append(
+                    f"del [torch.full(({lookups},), -1, dtype=torch.{kind}, device=device) for _ in range(4)][:]"
+                )
+        return tuple(lines)
 
 
 def system(subject: str, problem: Problem) -> Lines:
