@@ -16,6 +16,7 @@ import torch
 
 from equivcheck.backends.cuda import asks_for_assert, checked, identity, watched
 from equivcheck.backends.layouts import Placed, place, to_numpy
+from equivcheck.backends.memory import ran_out
 from equivcheck.case import Call
 from equivcheck.formats import AnyArray
 from equivcheck.outcome import (
@@ -183,6 +184,8 @@ class _Run:
             try:
                 self.results.append(self._act(action, step, calls[step]))
             except Exception as error:  # whatever the system raises is its answer
+                if ran_out(error):  # but for this, after which the runner frees memory and tries once more
+                    raise
                 self.raised = self._raised(position, error)
             if self.raised is not None:
                 for number, call in enumerate(calls):

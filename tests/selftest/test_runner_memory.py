@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -82,6 +82,24 @@ def test_what_runs_out_twice_is_an_error_with_a_sentence(monkeypatch: pytest.Mon
     assert first == "out of memory (device): OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     assert describe(run.verdict) == "error: out of memory (device)"
     assert run.problem is not None
+
+
+def test_a_system_that_runs_out_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else a system raises is its answer to the case, and judged."""
+    torch = pytest.importorskip("torch")
+    from equivcheck.backends import driver
+
+    subject, act, calls = Subject.load("torch:cpu"), driver._Run._act, []
+
+    def runs_out_at_first(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return act(*arguments)
+
+    monkeypatch.setattr(driver._Run, "_act", runs_out_at_first)
+    assert runner.run(CASE, subject).verdict.status is Status.PASSED
+    assert len(calls) == 3, "the forward, and once more with the backward"
 
 
 def test_another_error_is_raised_once() -> None:
