@@ -11,6 +11,7 @@ import pytest
 from equivcheck.case import Case
 from equivcheck.coverage import Coverage
 from equivcheck.engine.check import CaseFailed, Check, NotJudged, describe, failure_type
+from equivcheck.engine.constants import seed_alone
 from equivcheck.engine.counts import Counts, add
 from equivcheck.engine.failures import Failure, Told, tell
 from equivcheck.engine.properties import Property, Slice
@@ -141,7 +142,8 @@ class _Hunt:
         given = hypothesis.given(strategy)(example)
         drive: Any = hypothesis.seed(self.part.seed(options.seed, self.property.name))(settings(given))
         try:
-            drive()
+            with seed_alone():
+                drive()
         except Unsatisfiable:
             pass  # every case was refused: the reasons are in the counts
         except Exception as error:
