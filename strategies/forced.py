@@ -198,6 +198,7 @@ def _rare() -> tuple[Forced, ...]:
         _forced("many hot rows", rows=(200,), traffic_bags=(4096,), traffic_lengths=(2,), **cyclic),
         *(_forced("N", traffic_bags=range(2, 4098), traffic_lengths=(1,), **cyclic),) * 8,
         *(_forced("values", recipes=(Recipe.ANY,)),) * 12,
+        *(_forced("values of states", recipes=(Recipe.ANY,), optimizers=tuple(OptimizerKind)[1:]),) * 6,
         *(_forced("fp64 sums", accumulation=(DType.FP64,), recipes=(Recipe.SMOOTH,)),) * 6,
         *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), orders=range(1, 12)),) * 6,
     )
