@@ -65,6 +65,7 @@ EXACT = replace(
     _PLAIN,
     name="exact",
     recipes=(Recipe.EXACT, Recipe.REVEALING, Recipe.SQUARES, Recipe.CANCELLING, Recipe.SUBNORMAL, Recipe.OVERFLOW),
+    forced=(*(None,) * 16, *forced.SUBNORMAL),
 )
 RUN_LENGTH = replace(
     _PLAIN,

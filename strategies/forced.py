@@ -157,6 +157,11 @@ def _restored() -> tuple[Forced, ...]:
     )
 
 
+def _subnormal() -> tuple[Forced, ...]:
+    """Subnormal numbers of 16 bits: normal ones in the arithmetic, which a conversion may flush."""
+    return tuple(_forced(f"subnormal, {dtype}", recipes=(Recipe.SUBNORMAL,), weights=(dtype,)) for dtype in _NARROW)
+
+
 def _pending() -> tuple[Forced, ...]:
     """Adam's t where a backward is not the one of the latest forward, or one of two of the same."""
     return tuple(
@@ -215,6 +220,7 @@ ELEMENT_WISE = _element_wise()
 RESTORED = _restored()
 BIAS_CORRECTIONS = _bias_corrections()
 PENDING = _pending()
+SUBNORMAL = _subnormal()
 WARNED = _warned()
 RARE = _rare()
 PAIRS = (*STOCHASTIC, *BOUNDS, *MEAN, *DECAY, *UNSORTED, *NARROW_TABLES, *WEIGHTED_REPEATS)

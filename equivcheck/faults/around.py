@@ -345,6 +345,7 @@ FAULTS: tuple[Fault, ...] = (
         "A later forward of the same shape returns the buffer of the one before.",
         _EDGE,
         wrap=_after(_stale_output),
+        first=("steps",),
     ),
     Fault(
         "features-swapped",
