@@ -15,6 +15,7 @@ import msgspec
 
 from equivcheck.case import Case
 from equivcheck.engine.check import CaseFailed, Check, NotJudged, Unguarded
+from equivcheck.engine.constants import seed_alone
 from equivcheck.engine.counts import Counts
 from equivcheck.engine.hunt import budget_of, examples_of, our_profile
 from equivcheck.engine.properties import Property, Slice, property_of
@@ -216,7 +217,8 @@ class Hunting:
         part = Slice(self.subject.name, number)
         drive: Any = hypothesis.seed(part.seed(self.seed, declared.name))(settings(hypothesis.given(strategy)(example)))
         try:
-            drive()
+            with seed_alone():
+                drive()
         except Unsatisfiable:
             return
 
