@@ -17,9 +17,11 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from equivcheck import one_pass
 from equivcheck.backends.layouts import FINITE_POISON, FLOAT_POISON, GUARD_BYTES, Placed, place, to_numpy
 from equivcheck.case import BoundsCheck, Case, Layout
 from equivcheck.outcome import Outcome
+from equivcheck.problem import materialise
 
 _BLOCKS = 4
 """Free blocks of a size that are poisoned: the allocator takes the smallest that fits, and a call asks for several."""
@@ -41,6 +43,22 @@ def asks_for_assert(case: Case) -> bool:
     """
     outside = bool(case.bad_indices or case.bad_offsets) or any(rows == 0 for rows, _ in case.table_shapes)
     return case.bounds_check is BoundsCheck.FATAL and outside
+
+
+def leaves_gaps(case: Case) -> bool:
+    """Whether FBGEMM's bounds check may leave lookups that no bag covers, or whose rows it has not looked at.
+
+    It moves no first offset, moves a last one after it has looked at rows, and repairs in one pass over the bags.
+    """
+    if not case.bad_offsets or case.captured is not None:
+        return bool(case.bad_offsets)
+    always = case.bounds_check is BoundsCheck.IGNORE
+    for batch in materialise(case).batches:
+        lookups = len(batch.indices)
+        unseen = bool(case.bad_indices) and int(batch.offsets[-1]) != lookups
+        if unseen or int(batch.offsets[0]) > 0 or not one_pass.repairs(batch.offsets, lookups, always=always):
+            return True
+    return False
 
 
 def samples(case: Case) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from equivcheck.arithmetic import Arithmetic, MeanDivision, Sequential, Store, StoreRounding
-from equivcheck.backends.cuda import asks_for_assert, checked, heard, samples, seeded, watched
+from equivcheck.backends.cuda import asks_for_assert, checked, heard, leaves_gaps, samples, seeded, watched
 from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.fbgemm_module import PlainTables, Tables
 from equivcheck.backends.protocol import BackendUnavailable
@@ -253,7 +253,7 @@ class FbgemmCuda(_Fbgemm):
         second_forward = _takes_second_forward(case, experimental)
         if asks_for_assert(case):
             return "on CUDA a fatal bounds check is a device assert, after which the process can use no GPU"
-        if case.bad_offsets:
+        if leaves_gaps(case):
             return (
                 "FBGEMM sorts uninitialised positions where bags do not cover all lookups, and updates what they name"
             )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from equivcheck.arithmetic import Arithmetic, Grouped, Sequential, Store, StoreRounding, Summation, TensorCore
-from equivcheck.backends.cuda import asks_for_assert, checked, heard, samples, watched
+from equivcheck.backends.cuda import asks_for_assert, checked, heard, leaves_gaps, samples, watched
 from equivcheck.backends.driver import drive, supports_call
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.case import BoundsCheck, Call, Case, Decay, Layout, OptimizerKind, Pooling, Rounding
@@ -149,7 +149,7 @@ class TorchrecTriton:
         """
         if asks_for_assert(case):
             return "on CUDA a fatal bounds check is a device assert, after which the process can use no GPU"
-        if case.bad_offsets:
+        if leaves_gaps(case):
             return "FBGEMM sorts what it finds at positions that no bag covers, and those rows are updated"
         if case.ranks and min(samples(case)) < len(case.features):
             return "FBGEMM divides by the number of samples per feature, here zero, and the process ends by SIGFPE"

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "equivcheck"
-BELOW_BACKENDS = {"case", "arithmetic", "problem", "outcome", "formats", "words"}
+BELOW_BACKENDS = {"case", "arithmetic", "problem", "outcome", "one_pass", "formats", "words"}
 TORCH_ALLOWED = ("backends", "triton_tbe", "faults", "bench")
 
 

@@ -6,11 +6,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from equivcheck.backends import cuda
-from equivcheck.case import BadIndex, Bag, BoundsCheck, Case, Feature, IndexFault, Lookup
+from equivcheck.case import BadIndex, BadOffset, Bag, BoundsCheck, Case, Feature, IndexFault, Lookup, OffsetFault
 from equivcheck.outcome import Outcome, Raised
 from equivcheck.recordings import Provenance, Recordings, write
 from equivcheck.surviving import record_surviving, verify_surviving
@@ -103,3 +104,25 @@ def test_verifying_outlives_a_case_too(tmp_path: Path) -> None:
         agreements = [comparison.agreement for comparison in found]
         assert agreements == [Agreement.BIT_EQUAL] * 2 + [Agreement.OUTSIDE] + [Agreement.BIT_EQUAL]
         assert "SIGSEGV" in found[2].verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("mode", "faults", "gaps"),
+    [
+        (BoundsCheck.WARNING, (BadOffset(OffsetFault.NEGATIVE, 0),), False),
+        (BoundsCheck.WARNING, (BadOffset(OffsetFault.LARGEST, 3),), False),
+        (BoundsCheck.WARNING, (BadOffset(OffsetFault.PLUS_ONE, 0),), True),
+        (BoundsCheck.WARNING, (BadOffset(OffsetFault.NEGATIVE, 2),), True),
+        (BoundsCheck.IGNORE, (BadOffset(OffsetFault.DECREASING, 3),), True),
+        (BoundsCheck.WARNING, (), False),
+    ],
+)
+def test_offsets_that_are_repaired_rightly_leave_no_gaps(
+    mode: BoundsCheck, faults: tuple[BadOffset, ...], gaps: bool
+) -> None:
+    bags = (Bag((Lookup(0, 2),)), Bag((Lookup(1, 2),)), Bag((Lookup(0, 1),)))
+    case = Case(features=(Feature(rows=2, dim=4, bags=bags),), bounds_check=mode, bad_offsets=faults)
+    assert cuda.leaves_gaps(case) is gaps
+    if faults and not gaps:
+        unchecked = msgspec.structs.replace(case, bad_indices=(BadIndex(IndexFault.ROWS, 4),))
+        assert cuda.leaves_gaps(unchecked) is (faults[0].position == 3)
