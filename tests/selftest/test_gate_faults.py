@@ -1,11 +1,13 @@
 """The gate on wrong builds: a fault of every class turns it red, and one that ends its process loses nothing.
 
 Half an hour together, so only with `pytest -m soak`. A fault's gate runs the two properties that are the first to look
-for its class: the cases of a test do not depend on what else runs. The lines printed are those of docs/gate.md.
+for its class: the cases of a test do not depend on what else runs. With `--junitxml=FILE`
+the file holds the rows of docs/gate.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,7 @@ FAULTY = Path(__file__).with_name("faulty.py")
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ONE_OF_EACH, ids=lambda kind: kind.name.lower())
 def test_a_fault_of_every_class_turns_the_gate_red(
-    engine: Engine, kind: Kind, capsys: pytest.CaptureFixture[str]
+    engine: Engine, kind: Kind, record_property: Callable[[str, object], None]
 ) -> None:
     try:
         control("triton")
@@ -35,13 +37,12 @@ def test_a_fault_of_every_class_turns_the_gate_red(
         pytest.skip(str(absent))
     fault = by_name(ONE_OF_EACH[kind])
     files = dict.fromkeys(properties()[name].file for name in list(dict.fromkeys((*fault.first, *ORDER[kind])))[:2])
-    options = ["--profile=default", "--no-golden", "--no-faults", "--no-shrink", "--budget=3m", "-n1", "--out=out"]
+    options = ["--profile=default", "--no-golden", "--no-faults", "--no-shrink", "--budget=4m", "-n1", "--out=out"]
     suite = [f"--suite={path}" for path in files]
     done = engine.equivcheck("gate", f"--subject={FAULTY}:kernel+{fault.name}", *options, *suite)
     result = read(engine.folder / "out")
     saved = len(list((engine.folder / "out" / "cases").glob("*.json")))
-    with capsys.disabled():
-        print(f"\n| {kind.value} | {fault.name} | {result.seconds:.0f} s | {result.judged} | {saved} |", end=" ")
+    record_property("row", f"{kind.value} | {fault.name} | {result.seconds:.0f} s | {result.judged} | {saved}")
     assert done.returncode == 1, done.stdout + done.stderr
     assert result.answer is Answer.WRONG
     assert saved >= 1
@@ -51,7 +52,7 @@ def test_a_fault_of_every_class_turns_the_gate_red(
 @pytest.mark.soak
 @pytest.mark.parametrize(("way", "status"), [("crashes", "crashed"), ("hangs", "timeout"), ("eats", "error")])
 def test_a_build_that_ends_its_process_loses_no_other_case(
-    engine: Engine, way: str, status: str, capsys: pytest.CaptureFixture[str]
+    engine: Engine, way: str, status: str, record_property: Callable[[str, object], None]
 ) -> None:
     options = ["--profile=default", "--no-golden", "--no-faults", "--no-shrink", "--budget=4m", "--out=out"]
     limit = "--time-limit=10" if way == "hangs" else "--time-limit=60"  # a loaded machine takes seconds for a case
@@ -59,11 +60,8 @@ def test_a_build_that_ends_its_process_loses_no_other_case(
     done = engine.equivcheck("gate", f"--subject={FAULTY}:dying+{way}", limit, *options, *suite)
     result = read(engine.folder / "out")
     saved = len(list((engine.folder / "out" / "cases").glob("*.json")))
-    with capsys.disabled():
-        print(
-            f"\n| {way} | {result.seconds:.0f} s | {result.judged} | {result.statuses.get(status, 0)} | {saved} |",
-            end=" ",
-        )
+    ended = result.statuses.get(status, 0)
+    record_property("row", f"{way} | {result.seconds:.0f} s | {result.judged} | {ended} {status} | {saved}")
     assert done.returncode == 1, done.stdout + done.stderr
     assert result.finished, result.missing
     assert {failure.status for failure in result.failures} == {status}
