@@ -1,8 +1,7 @@
 """The gate on wrong builds: a fault of every class turns it red, and one that ends its process loses nothing.
 
 Half an hour together, so only with `pytest -m soak`. A fault's gate runs the two properties that are the first to look
-for its class: the cases of a test do not depend on what else runs. With `--junitxml=FILE`
-the file holds the rows of docs/gate.md.
+for its class: the cases of a test do not depend on what else runs. `--junitxml=FILE` keeps the rows of docs/gate.md.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def test_a_fault_of_every_class_turns_the_gate_red(
 def test_a_build_that_ends_its_process_loses_no_other_case(
     engine: Engine, way: str, status: str, record_property: Callable[[str, object], None]
 ) -> None:
-    options = ["--profile=default", "--no-golden", "--no-faults", "--no-shrink", "--budget=4m", "--out=out"]
+    options = ["--profile=default", "--no-golden", "--no-faults", "--no-shrink", "--budget=4m", "-n2", "--out=out"]
     limit = "--time-limit=10" if way == "hangs" else "--time-limit=60"  # a loaded machine takes seconds for a case
     suite = [f"--suite={properties()[name].file}" for name in ("forward", "pooling", "sharing")]
     done = engine.equivcheck("gate", f"--subject={FAULTY}:dying+{way}", limit, *options, *suite)
