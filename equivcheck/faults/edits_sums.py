@@ -39,8 +39,9 @@ FORWARD: tuple[Fault, ...] = (
         "A bag longer than a tile of lookups loses what is left behind the last full tile.",
         _EDGE,
         _forward(
-            "for first in range(0, longest, LOOKUPS):",
-            "for first in range(0, tl.maximum(longest // LOOKUPS * LOOKUPS, tl.minimum(longest, LOOKUPS)), LOOKUPS):",
+            "for first in range(0, longest, STEPS * LOOKUPS):",
+            "ends = longest // (STEPS * LOOKUPS) * (STEPS * LOOKUPS)\n"
+            "    for first in range(0, tl.maximum(ends, tl.minimum(longest, 1)), STEPS * LOOKUPS):",
         ),
     ),
     Fault(
@@ -79,21 +80,30 @@ FORWARD: tuple[Fault, ...] = (
         Kind.UNWRITTEN,
         "Bags behind the last full tile of bags are not written.",
         _EDGE,
-        _forward("(triton.cdiv(len(bags), tile.rows), triton", "(max(1, len(bags) // tile.rows), triton"),
+        _forward("(triton.cdiv(lanes, tile.lanes),)", "(max(1, lanes // tile.lanes),)"),
     ),
     Fault(
         "columns-by-the-first-feature",
         Kind.WIDTH,
-        "The grid covers the first feature's columns; what other features have beyond is not written.",
+        "Lanes cover the first feature's columns; what other features have beyond is not written.",
         _EDGE,
-        _forward("triton.cdiv(max(features.widths), tile.columns))", "triton.cdiv(features.widths[0], tile.columns))"),
+        (
+            Edit(
+                "lanes.py",
+                "[-(-width // columns) for width in features.widths]",
+                "[-(-min(width, features.widths[0]) // columns) for width in features.widths]",
+            ),
+        ),
     ),
     Fault(
         "width-one-lost",
         Kind.WIDTH,
         "Tables of one column are taken for tables without columns.",
         _EDGE,
-        _forward("tl.where(tl.min(column, axis=0) < dim,", "tl.where(tl.min(column, axis=0) + 1 < dim,"),
+        _forward(
+            "mask=named[:, :, None] & inside[:, None, :]",
+            "mask=named[:, :, None] & inside[:, None, :] & (dim > 1)[:, None, None]",
+        ),
     ),
     Fault(
         "vector-tail-not-read",
@@ -101,8 +111,8 @@ FORWARD: tuple[Fault, ...] = (
         "Columns beyond the last multiple of four are read as zero.",
         _EDGE,
         _forward(
-            "inside = (column[None, :] < dim[:, None])[:, None, :]",
-            "inside = (column[None, :] < dim[:, None] // 4 * 4)[:, None, :]",
+            "mask=named[:, :, None] & inside[:, None, :]",
+            "mask=named[:, :, None] & inside[:, None, :] & (column < dim[:, None] // 4 * 4)[:, None, :]",
         ),
     ),
     Fault(
@@ -110,7 +120,7 @@ FORWARD: tuple[Fault, ...] = (
         Kind.WIDTH,
         "A bag writes one column more than its feature has.",
         _EDGE,
-        _forward("stored, mask=column[None, :] < dim[:, None])", "stored, mask=column[None, :] <= dim[:, None])"),
+        _forward("column, stored, mask=inside)", "column, stored, mask=live[:, None] & (column <= dim[:, None]))"),
     ),
     Fault(
         "empty-bag-not-written",
@@ -118,8 +128,8 @@ FORWARD: tuple[Fault, ...] = (
         "Sums of zero are not stored: an empty bag keeps what was there.",
         _EDGE,
         _forward(
-            "stored, mask=column[None, :] < dim[:, None])",
-            "stored, mask=(column[None, :] < dim[:, None]) & (total != 0.0))",
+            "column, stored, mask=inside)",
+            "column, stored, mask=inside & (total != 0.0))",
         ),
         report="https://github.com/pytorch/pytorch/issues/4169",
     ),
@@ -179,9 +189,9 @@ FORWARD: tuple[Fault, ...] = (
         _forward(
             "total += tl.sum(terms.to(ACCUMULATION), axis=1)",
             "part = tl.sum(terms.to(ACCUMULATION), axis=1)\n"
-            "        if ACCUMULATION == tl.float32:\n"
-            "            part = (part.to(tl.uint32, bitcast=True) & 0xFFFFFC00).to(tl.float32, bitcast=True)\n"
-            "        total += part",
+            "            if ACCUMULATION == tl.float32:\n"
+            "                part = (part.to(tl.uint32, bitcast=True) & 0xFFFFFC00).to(tl.float32, bitcast=True)\n"
+            "            total += part",
         ),
     ),
     Fault(
@@ -193,8 +203,8 @@ FORWARD: tuple[Fault, ...] = (
         edits=(
             Edit(
                 "module.py",
-                "accumulation=module.accumulation,\n            tile=tile(",
-                "accumulation=torch.float32,\n            tile=tile(",
+                "accumulation=module.accumulation,\n            tile=lane_tile(",
+                "accumulation=torch.float32,\n            tile=lane_tile(",
             ),
         ),
     ),
@@ -260,63 +270,104 @@ FORWARD: tuple[Fault, ...] = (
     Fault(
         "pairs-in-fp16",
         Kind.ACCUMULATOR,
-        "tl.sum adds fp16 rows in fp16.",
+        "Rows of fp16 are added in fp16 two by two.",
         _BITS,
         _forward(
             "total += tl.sum(terms.to(ACCUMULATION), axis=1)",
-            "if weights.dtype.element_ty == tl.float16 and per_sample_weights is None:\n"
-            "            total += tl.sum(terms.to(tl.float16), axis=1).to(ACCUMULATION)\n"
-            "        else:\n"
-            "            total += tl.sum(terms.to(ACCUMULATION), axis=1)",
+            "if (STEPS > 1) and (weights.dtype.element_ty == tl.float16) and (per_sample_weights is None):\n"
+            "                if step % 2 == 0:\n"
+            "                    pair = tl.sum(terms.to(tl.float16), axis=1)\n"
+            "                else:\n"
+            "                    total += (pair + tl.sum(terms.to(tl.float16), axis=1)).to(ACCUMULATION)\n"
+            "            else:\n"
+            "                total += tl.sum(terms.to(ACCUMULATION), axis=1)",
         ),
         reach=Reach.GPU,
-        proof=_COMPILED_ONLY + "its tl.sum of fp16 adds in a wider type, and unweighted fp16 rows are fp16 anyway. "
-        "One rounding to fp16 is left at the end of a tile.",
+        first=("run_length", "updated_rows"),
+        proof=_COMPILED_ONLY + "its tiles hold all lookups of a step, of which compiled ones have eight under way.",
     ),
 )
+
+_FURTHER = (
+    "behind = position + LONG_RUN\n"
+    "    further = is_long & (row == tl.load(rows + behind, mask=is_long & (behind < count), other=-1).to(tl.int64))\n"
+)
+"""Runs longer than LONG_RUN."""
+
+_EIGHTH = (
+    "eighth = tl.load(rows + position - 8, mask=(position >= 8) & (position < count), other=-1).to(tl.int64)\n    "
+)
+_NO_LONGER_RUNS = _transpose("is_middle = is_run & (row ==", "is_middle = is_run & (behind < 0) & (row ==")
+"""Lists of longer runs stay empty: what is edited cuts all runs into short ones."""
 
 RUNS: tuple[Fault, ...] = (
     Fault(
         "run-of-255-lost",
         Kind.RUNS,
-        "The short path takes runs below 255, the long one runs from 256.",
+        "The path of middle runs takes those below 255, that of long ones those from 256.",
         _EDGE,
-        _backward("live = live & (last - first < LONG_RUN)", "live = live & (last - first < LONG_RUN - 1)"),
+        _transpose(
+            "return is_middle & (is_long == 0), is_long",
+            "behind = position + (LONG_RUN - 2)\n"
+            "    nearly = tl.load(rows + behind, mask=is_middle & (behind < count), other=-1).to(tl.int64)\n"
+            "    return is_middle & (row != nearly), is_long",
+        ),
     ),
     Fault(
         "run-of-256-twice",
         Kind.RUNS,
-        "A run of 256 is updated by both paths.",
+        "A run of 256 is updated by the paths of middle runs and of long ones.",
         _EDGE,
-        _backward("live = live & (last - first < LONG_RUN)", "live = live & (last - first <= LONG_RUN)"),
+        _transpose(
+            "return is_middle & (is_long == 0), is_long", _FURTHER + "    return is_middle & (further == 0), is_long"
+        ),
     ),
     Fault(
         "run-of-256-never",
         Kind.RUNS,
-        "The long path takes runs above 256, the short one runs below.",
+        "The path of long runs takes those above 256, that of middle ones those below.",
         _EDGE,
-        _transpose("is_long = lengths >= LONG_RUN", "is_long = lengths > LONG_RUN"),
+        _transpose(
+            "return is_middle & (is_long == 0), is_long", _FURTHER + "    return is_middle & (is_long == 0), further"
+        ),
+    ),
+    Fault(
+        "run-of-31-lost",
+        Kind.RUNS,
+        "The path of short runs takes those below 31, that of middle ones those from 32.",
+        _EDGE,
+        _backward("live = exists & (last - first < MIDDLE_RUN)", "live = exists & (last - first < MIDDLE_RUN - 1)"),
+    ),
+    Fault(
+        "run-of-32-twice",
+        Kind.RUNS,
+        "A run of 32 is updated by the paths of short runs and of middle ones.",
+        _EDGE,
+        _backward("live = exists & (last - first < MIDDLE_RUN)", "live = exists & (last - first <= MIDDLE_RUN)"),
     ),
     Fault(
         "chunk-loses-its-last",
         Kind.RUNS,
         "A full chunk of a long run loses its last lookup.",
         _EDGE,
-        _backward("last = tl.minimum(first + CHUNK, end)", "last = tl.minimum(first + CHUNK - 1, end)"),
+        _backward("tl.minimum(end, chunk * CHUNK + CHUNK)", "tl.minimum(end, chunk * CHUNK + CHUNK - 1)"),
     ),
     Fault(
         "first-chunk-alone",
         Kind.RUNS,
         "Of a long run's chunks only the first is applied.",
         _EDGE,
-        _backward("mask=(chunk < last[:, None])[:, :, None]", "mask=(chunk < first[:, None] + 1)[:, :, None]"),
+        _backward(
+            "mask=(part < parts[:, None])[:, :, None]", "mask=(part < tl.minimum(parts, 1)[:, None])[:, :, None]"
+        ),
     ),
     Fault(
         "chunk-of-the-next-run",
         Kind.RUNS,
         "A long run takes the first chunk of the next, too.",
         _EDGE,
-        _backward("mask=(chunk < last[:, None])[:, :, None]", "mask=(chunk <= last[:, None])[:, :, None]"),
+        _backward("mask=(part < parts[:, None])[:, :, None]", "mask=(part <= parts[:, None])[:, :, None]")
+        + _backward("range(0, tl.max(parts, axis=0), LOOKUPS)", "range(0, tl.max(parts, axis=0) + 1, LOOKUPS)"),
     ),
     Fault(
         "run-lookup-33-lost",
@@ -332,7 +383,9 @@ RUNS: tuple[Fault, ...] = (
         Kind.RUNS,
         "Every lookup is a run of its own; all update from the same old row.",
         _FEW,
-        _transpose("starts_run[1:] &= rows[1:] != rows[:-1]", "starts_run[1:] &= rows[1:] >= rows[:-1]")
+        _transpose("is_run = (row != previous) & (row < end)", "is_run = row < end")
+        + _transpose("begins = row != previous", "begins = (row != previous) | (row < end)")
+        + _NO_LONGER_RUNS
         + _MORE_RUNS_THAN_ROWS,
         report=f"{_FBGEMM}/pull/586",
     ),
@@ -342,10 +395,13 @@ RUNS: tuple[Fault, ...] = (
         "Lookups of a run from the ninth on are runs of their own.",
         _EDGE,
         _transpose(
-            "starts_run[1:] &= rows[1:] != rows[:-1]",
-            "starts_run[8:] &= (rows[8:] != rows[7:-1]) | (rows[8:] == rows[:-8])\n"
-            "    starts_run[1:8] &= rows[1:8] != rows[:-1][:7]",
+            "is_run = (row != previous) & (row < end)",
+            _EIGHTH + "is_run = ((row != previous) | (row == eighth)) & (row < end)",
         )
+        + _transpose(
+            "begins = row != previous", _EIGHTH + "begins = (row != previous) | ((row == eighth) & (row < end))"
+        )
+        + _NO_LONGER_RUNS
         + _MORE_RUNS_THAN_ROWS,
     ),
     Fault(
@@ -353,21 +409,21 @@ RUNS: tuple[Fault, ...] = (
         Kind.RUNS,
         "A table's last row is never updated.",
         _EDGE,
-        _transpose("named = (row >= 0) & (row < rows)", "named = (row >= 0) & (row < rows - 1)"),
+        _transpose("(row >= 0) & (row < rows[:, None])", "(row >= 0) & (row < rows[:, None] - 1)"),
     ),
     Fault(
         "row-zero-not-updated",
         Kind.RUNS,
         "Row 0 is never updated.",
         _EDGE,
-        _transpose("named = (row >= 0) & (row < rows)", "named = (row > 0) & (row < rows)"),
+        _transpose("(row >= 0) & (row < rows[:, None])", "(row > 0) & (row < rows[:, None])"),
     ),
     Fault(
         "pruned-updates-the-row-before",
         Kind.BOUNDS,
         "Index -1 is a row of the buffer: the one before the table.",
         _EDGE,
-        _transpose("named = (row >= 0) & (row < rows)", "named = (row >= -1) & (row < rows)"),
+        _transpose("(row >= 0) & (row < rows[:, None])", "(row >= -1) & (row < rows[:, None])"),
         report=f"{_TORCHREC}/pull/3727",
     ),
     Fault(
@@ -376,8 +432,7 @@ RUNS: tuple[Fault, ...] = (
         "Rows are not numbered through all tables: equal rows of two tables make one run.",
         _EDGE,
         _transpose(
-            "tl.load(features.row_base + feature, mask=owned, other=0) + row, end)",
-            "tl.load(features.row_base + feature * 0, mask=owned, other=0) + row, end)",
+            "tl.load(features.row_base + feature, mask=live", "tl.load(features.row_base + feature * 0, mask=live"
         ),
     ),
     Fault(
@@ -386,9 +441,9 @@ RUNS: tuple[Fault, ...] = (
         "Numbers of rows are cut to 12 bits before they are sorted.",
         _EDGE,
         _transpose(
-            "tl.store(keys + lookup, number.to(keys.dtype.element_ty), mask=live)",
-            "tl.store(keys + lookup, tl.where(number < end, number & 0xFFF, number).to(keys.dtype.element_ty),"
-            " mask=live)",
+            "tl.store(keys + lookup, number.to(keys.dtype.element_ty), mask=inside)",
+            "number = tl.where(number < end, number & 0xFFF, number)\n"
+            "        tl.store(keys + lookup, number.to(keys.dtype.element_ty), mask=inside)",
         ),
     ),
     Fault(
@@ -414,7 +469,7 @@ RUNS: tuple[Fault, ...] = (
         Kind.MEAN,
         "Row gradients of MEAN are those of SUM.",
         _GROSS,
-        _backward("terms = terms * reciprocal(length, WORK)[:, :, None]", "terms = terms"),
+        _backward("terms * tl.load(runs.scale + lookup, mask=live, other=0.0)[:, :, None]", "terms"),
         report=f"{_TORCHREC}/issues/2362",
     ),
     Fault(
@@ -422,10 +477,7 @@ RUNS: tuple[Fault, ...] = (
         Kind.ACCUMULATOR,
         "Terms of a row's gradient are rounded to fp16.",
         _BITS,
-        _backward(
-            "total += tl.sum(terms.to(ACCUMULATION), axis=1)",
-            "total += tl.sum(terms.to(tl.float16).to(ACCUMULATION), axis=1)",
-        ),
+        _backward("sums += terms\n", "sums += terms.to(tl.float16).to(ACCUMULATION)\n"),
     ),
     Fault(
         "partial-sums-in-fp16",
@@ -433,9 +485,8 @@ RUNS: tuple[Fault, ...] = (
         "Chunks' sums are kept in fp16.",
         _BITS,
         edits=_backward(
-            "tl.store(partial + chunk[:, None] * COLUMNS + column[None, :], total, mask",
-            "tl.store(partial + chunk[:, None] * COLUMNS + column[None, :], total.to(tl.float16).to(ACCUMULATION), "
-            "mask",
+            "STRIDE + column[None, :], total, mask",
+            "STRIDE + column[None, :], total.to(tl.float16).to(ACCUMULATION), mask",
         ),
         first=("run_length",),
     ),
@@ -447,7 +498,9 @@ RUNS: tuple[Fault, ...] = (
         first=("forward", "around_the_call"),
         edits=(
             Edit(
-                "module.py", "torch.float64 if module.accumulation is torch.float64 else torch.float32", "torch.float32"
+                "module.py",
+                "return torch.float64 if self.module.accumulation is torch.float64 else torch.float32",
+                "return torch.float32",
             ),
         ),
     ),
@@ -462,16 +515,55 @@ RUNS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        "chunks-launched-too-few",
-        Kind.RUNS,
-        "Too few chunks are launched for.",
-        _EDGE,
-        _transpose(
-            "most, most_chunks = lookups // LONG_RUN, lookups // CHUNK + lookups // LONG_RUN",
-            "most, most_chunks = lookups // LONG_RUN, lookups // CHUNK",
+        "chunks-by-atomics",
+        Kind.RACES,
+        "Chunks are added by atomics, in the order of their arrival, though the path is declared deterministic.",
+        _BITS,
+        (
+            Edit(
+                "backward.py",
+                "(count, 2, columns), accumulation, device)",
+                "(count, 2, columns), accumulation, device).zero_()",
+            ),
+            Edit(
+                "backward.py",
+                "tl.store(chunks.partial + half[:, None] * STRIDE",
+                "half = 2 * (begin // CHUNK) + (begin > begin // CHUNK * CHUNK)\n"
+                "    tl.atomic_add(chunks.partial + half[:, None] * STRIDE",
+            ),
         ),
         reach=Reach.GPU,
-        proof=_COMPILED_ONLY + "there the number of chunks is read back, and the bound is not used.",
+        first=("run_length", "determinism"),
+        proof="The interpreter runs programs one after the other, so the order is the same each time; and it does not "
+        "flush subnormal sums, as atomics on a GPU's global memory do (PTX ISA, atom.add).",
+    ),
+    Fault(
+        "chunks-not-awaited",
+        Kind.RACES,
+        "Chunks are summed on a stream of their own, for which the update of long runs does not wait.",
+        _EDGE,
+        (
+            Edit(
+                "backward.py",
+                "            launch(\n                _sum_chunks,",
+                "            here = torch.cuda.current_stream() if device.type == 'cuda' else None\n"
+                "            if here is not None:\n"
+                "                torch.cuda.synchronize()\n"
+                "                torch.cuda.set_stream(torch.cuda.Stream())\n"
+                "                torch.cuda._sleep(10_000_000)\n"
+                "            launch(\n                _sum_chunks,",
+            ),
+            Edit(
+                "backward.py",
+                "            launch(\n                _update_long,",
+                "            if here is not None:\n"
+                "                torch.cuda.set_stream(here)\n"
+                "            launch(\n                _update_long,",
+            ),
+        ),
+        reach=Reach.GPU,
+        first=("run_length",),
+        proof=_COMPILED_ONLY + "it has no streams.",
     ),
     Fault(
         "order-within-runs-shuffled",
@@ -654,6 +746,19 @@ SMALL_TABLES: tuple[Fault, ...] = (
         reach=Reach.GPU,
         report="https://github.com/triton-lang/triton/issues/8654",
         proof=_COMPILED_ONLY + "its tl.dot multiplies fp32, and products of 12-bit pieces are exact in it, too.",
+    ),
+    Fault(
+        "whole-rows-in-tf32",
+        Kind.SMALL_TABLES,
+        "Rows and counts are given to tensor cores as they are: TF32 keeps 11 of their bits.",
+        _BITS,
+        _small(
+            "return (values.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)", "return values"
+        ),
+        variants=("small-tables",),
+        reach=Reach.GPU,
+        report="https://github.com/triton-lang/triton/issues/8407",
+        proof=_COMPILED_ONLY + "its tl.dot multiplies fp32.",
     ),
     Fault(
         "product-reads-a-row-too-many",

@@ -29,6 +29,8 @@ def _layout(old: str, new: str) -> tuple[Edit, ...]:
     return (Edit("layout.py", old, new),)
 
 
+_INSIDE = "inside = live[:, None] & (column[None, :] < dim[:, None])\n"
+_ELEMENTS = "    # An infinite per-sample weight"
 _MEAN_SQUARE = "return quotient(tl.sum(gradient * gradient, axis=1), tl.maximum(dim, 1).to(gradient.dtype))"
 
 OPTIMIZERS: tuple[Fault, ...] = (
@@ -54,6 +56,7 @@ OPTIMIZERS: tuple[Fault, ...] = (
         _optimizers(
             "tl.full((1, 1), hyper.correction2, WORK))) + hyper.eps", "tl.full((1, 1), hyper.correction2, WORK)))"
         ),
+        first=("steps",),
     ),
     Fault(
         "mean-over-padded-width",
@@ -99,9 +102,8 @@ OPTIMIZERS: tuple[Fault, ...] = (
         "mean(G^2) leaves out columns from 32 on: a reduction within one warp.",
         _EDGE,
         _optimizers(
-            "m = tl.load(state.momentum1 + row, mask=live, other=0.0).to(WORK) + _mean_square(regularised, dim)",
-            "m = tl.load(state.momentum1 + row, mask=live, other=0.0).to(WORK) + _mean_square("
-            "tl.where(column[None, :] < 32, regularised, 0.0), dim)",
+            "m = first + _mean_square(regularised, dim)",
+            "m = first + _mean_square(tl.where(column[None, :] < 32, regularised, 0.0), dim)",
         ),
         report=f"{_FBGEMM}/pull/2509",
     ),
@@ -191,8 +193,8 @@ OPTIMIZERS: tuple[Fault, ...] = (
         "Elements whose gradient is zero are not updated, though moments and decay move them.",
         _FEW,
         _optimizers(
-            "inside = live[:, None] & (column[None, :] < dim[:, None])",
-            "inside = live[:, None] & (column[None, :] < dim[:, None]) & (gradient != 0.0)",
+            _INSIDE + _ELEMENTS,
+            "inside = live[:, None] & (column[None, :] < dim[:, None]) & (gradient != 0.0)\n" + _ELEMENTS,
         ),
     ),
     Fault(
@@ -201,8 +203,8 @@ OPTIMIZERS: tuple[Fault, ...] = (
         "An update writes back the first element of the next row.",
         _EDGE,
         _optimizers(
-            "inside = live[:, None] & (column[None, :] < dim[:, None])",
-            "inside = live[:, None] & (column[None, :] <= dim[:, None])",
+            _INSIDE + _ELEMENTS,
+            "inside = live[:, None] & (column[None, :] <= dim[:, None])\n" + _ELEMENTS,
         ),
     ),
     Fault(
@@ -211,8 +213,8 @@ OPTIMIZERS: tuple[Fault, ...] = (
         "Columns beyond a multiple of eight keep weights and moments.",
         _EDGE,
         _optimizers(
-            "inside = live[:, None] & (column[None, :] < dim[:, None])",
-            "inside = live[:, None] & (column[None, :] < tl.where(dim > 8, dim // 8 * 8, dim)[:, None])",
+            _INSIDE + _ELEMENTS,
+            "inside = live[:, None] & (column[None, :] < tl.where(dim > 8, dim // 8 * 8, dim)[:, None])\n" + _ELEMENTS,
         ),
     ),
     Fault(
@@ -327,6 +329,24 @@ ROUNDING: tuple[Fault, ...] = (
         _rounding("result = tl.div_rn(dividend, divisor)", "result = dividend / divisor"),
         reach=Reach.GPU,
         proof="The interpreter's division is NumPy's, which is correctly rounded.",
+    ),
+    Fault(
+        "differences-flushed",
+        Kind.HARDWARE,
+        "SGD subtracts with an instruction that flushes subnormal numbers.",
+        _EDGE,
+        _optimizers(
+            "result = weight - hyper.learning_rate * gradient\n    elif",
+            "step = hyper.learning_rate * gradient\n"
+            "        result = weight - step\n"
+            "        if WORK == tl.float32:\n"
+            "            result = tl.inline_asm_elementwise(\n"
+            "                'sub.ftz.f32 $0, $1, $2;', '=f,f,f', [weight, step], tl.float32, True, 1\n"
+            "            )\n"
+            "    elif",
+        ),
+        reach=Reach.GPU,
+        proof="The interpreter has no inline assembly.",
     ),
     Fault(
         "fused-multiply-adds",
@@ -555,6 +575,7 @@ LAYOUT: tuple[Fault, ...] = (
         "Strided per-sample weights are read as if contiguous.",
         _EDGE,
         _module("per_sample_weights.detach().contiguous()", "per_sample_weights.detach()"),
+        first=("index_types",),
     ),
     Fault(
         "gradient-taken-for-contiguous",
@@ -588,11 +609,11 @@ LAYOUT: tuple[Fault, ...] = (
         (
             Edit(
                 "forward.py",
-                "other=-1).to(tl.int64)\n        named",
+                "other=-1).to(tl.int64)\n            named",
                 "other=-1).to(tl.int64)\n"
-                "        if indices.dtype.element_ty == tl.int32:\n"
-                "            row = tl.where(row >= 0, row & 0xFF, row)\n"
-                "        named",
+                "            if indices.dtype.element_ty == tl.int32:\n"
+                "                row = tl.where(row >= 0, row & 0xFF, row)\n"
+                "            named",
             ),
         ),
     ),
@@ -649,13 +670,14 @@ CALLS: tuple[Fault, ...] = (
         "A sort is kept for the next call with as many lookups.",
         _EDGE,
         _module(
-            "return transpose(self.indices, self.bags, self.module.features, self.module.allocate)",
-            "kept = self.module.__dict__.setdefault('_kept_runs', {})\n"
+            "return transpose(self.indices, self.bags, module.features, scaling, module.allocate)",
+            "kept = module.__dict__.setdefault('_kept_runs', {})\n"
             "        if len(self.indices) not in kept:\n"
-            "            kept[len(self.indices)] = transpose(self.indices, self.bags, self.module.features, "
-            "self.module.allocate)\n"
+            "            kept[len(self.indices)] = transpose(self.indices, self.bags, module.features, scaling, "
+            "module.allocate)\n"
             "        return kept[len(self.indices)]",
         ),
+        first=("steps",),
     ),
     Fault(
         "sort-of-the-latest-forward",

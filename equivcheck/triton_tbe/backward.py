@@ -1,12 +1,16 @@
 """Backward: one update of each row that a lookup names, from the sum of the gradients of its run.
 
-A run shorter than LONG_RUN is summed and applied by one program. A longer one is cut into chunks; one kernel sums each
-chunk into a buffer, the next sums a run's chunks, in their order, and applies. No atomics: the same inputs give the
-same bits.
+Short runs are summed and applied by one program for several, middle ones by a program each. For long ones, one kernel
+sums what lies of them in each chunk of sorted lookups, and the next adds a run's chunks, in their order, and applies.
+No atomics: the same inputs give the same bits.
+
+Rows of narrow tables and of wide ones have launches of their own, each with tiles of their width. How many runs there
+are is known to the device alone, so programs go through runs in steps of as many programs as were launched.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,11 +19,11 @@ import triton.language as tl
 from torch import Tensor
 
 from .forward import TRITON_TYPES
-from .layout import Bags, FeatureLayout
-from .optimizers import Hyper, Rule, State, update_rows
-from .rounding import reciprocal, widened
-from .tiles import Allocate, Tile, launch, tile
-from .transpose import CHUNK, LONG_RUN, Runs
+from .layout import FeatureLayout
+from .optimizers import Hyper, Rule, State, current, update_rows
+from .rounding import widened
+from .tiles import Allocate, chunk_tile, launch, programs, run_tile, side_tile
+from .transpose import ALL, CHUNK, LONG, LONG_RUN, MIDDLE, MIDDLE_RUN, Runs
 
 
 class Gradients(NamedTuple):
@@ -29,94 +33,150 @@ class Gradients(NamedTuple):
     per_sample_weights: Tensor | None
 
 
+class Chunks(NamedTuple):
+    """As kernels take it: sums of a chunk's part of a long run that began before it, and of one that begins in it.
+
+    `partial` (chunks, 2, columns). `before`: see `Runs`.
+    """
+
+    partial: Tensor
+    before: Tensor
+
+
 def update(
     state: State,
     gradients: Gradients,
-    bags: Bags,
     features: FeatureLayout,
     runs: Runs,
     hyper: Hyper,
     rule: Rule,
     *,
-    mean: bool,
     accumulation: torch.dtype,
     allocate: Allocate,
 ) -> tuple[str, ...]:
     """Update tables and optimizer states in place: one update a run. Returns the paths taken, with their tiles."""
-    common = (bags.pointers, features.pointers, runs.pointers, bags.owner)
-    random = (rule.seed, rule.number)
-    applying = {"OPTIMIZER": rule.optimizer, "DECAY": rule.decay, "STOCHASTIC": rule.stochastic}
-    summing = {"MEAN": mean}
-    device, width = gradients.output.device, features.tables.widest
+    device, columns = gradients.output.device, triton.next_power_of_2(features.tables.widest)
     kinds = {"ACCUMULATION": TRITON_TYPES[accumulation], "VECTOR": features.tables.vector}
+    changed = (state, hyper, rule.seed, rule.number)
+    applying = {"OPTIMIZER": rule.optimizer, "DECAY": rule.decay, "STOCHASTIC": rule.stochastic}
+    most_long = sum(runs.most[LONG])
+    count = triton.cdiv(runs.lookups, CHUNK) if most_long else 0
+    chunks = Chunks(allocate("partial gradients", (count, 2, columns), accumulation, device), runs.before)
+    paths = []
+    for number, (width, _) in enumerate(features.tables.width_classes):
+        common = (runs.pointers, runs.first[:, number:], runs.first.stride(0), features.table_pointers)
+        short = run_tile(device, width, partial(runs.lengths, number))
+        launch(
+            _update_short,
+            (programs(device, triton.cdiv(runs.most[ALL][number], short.rows)),),
+            *common,
+            gradients,
+            *changed,
+            **applying,
+            **kinds,
+            MIDDLE_RUN=MIDDLE_RUN,
+            **short.constants,
+        )
+        paths.append(f"backward: runs below {MIDDLE_RUN} {short}")
+        if runs.most[MIDDLE][number]:
+            middle = side_tile(device, width, MIDDLE_RUN)
+            launch(
+                _update_middle,
+                (programs(device, runs.most[MIDDLE][number]),),
+                *common,
+                gradients,
+                *changed,
+                **applying,
+                **kinds,
+                **middle.constants,
+            )
+            paths.append(f"backward: runs from {MIDDLE_RUN} {middle}")
+        if runs.most[LONG][number]:
+            split = chunk_tile(device, width, 2 * count, CHUNK)
+            launch(
+                _sum_chunks,
+                (triton.cdiv(2 * count, split.rows),),
+                *common,
+                gradients,
+                chunks,
+                count,
+                **kinds,
+                LONG_RUN=LONG_RUN,
+                CHUNK=CHUNK,
+                STRIDE=columns,
+                **split.constants,
+            )
+            merged = side_tile(device, width, 1)
+            launch(
+                _update_long,
+                (programs(device, runs.most[LONG][number]),),
+                *common,
+                chunks,
+                *changed,
+                **applying,
+                **kinds,
+                CHUNK=CHUNK,
+                STRIDE=columns,
+                **merged.constants,
+            )
+            paths.append(f"backward: runs from {LONG_RUN} in chunks of {CHUNK} {split}")
+    return tuple(paths)
 
-    short = tile(device, width, runs.most, bags.lookups, runs.short_lengths, whole_rows=True)
-    launch(
-        _update_short,
-        (triton.cdiv(runs.most, short.rows),),
-        *common,
-        gradients,
-        state,
-        hyper,
-        *random,
-        LONG_RUN=LONG_RUN,
-        **summing,
-        **applying,
-        **kinds,
-        **_sizes(short),
-    )
-    path = f"backward: runs below {LONG_RUN} {short}"
-    long = runs.long
-    if long is None:
-        return (path,)
-    chunks = long.most_chunks
-    split = tile(device, width, chunks, chunks * CHUNK, lambda: torch.full((chunks,), CHUNK), whole_rows=True)
-    partial = allocate("partial gradients", (chunks, split.columns), accumulation, device)
-    launch(
-        _sum_chunks,
-        (triton.cdiv(chunks, split.rows),),
-        *common,
-        gradients,
-        partial,
-        long.pointers,
-        CHUNK=CHUNK,
-        **summing,
-        **kinds,
-        **_sizes(split),
-    )
-    launch(
-        _update_long,
-        (triton.cdiv(long.most, split.rows),),
-        *common,
-        partial,
-        long.pointers,
-        state,
-        hyper,
-        *random,
-        **applying,
-        **kinds,
-        **_sizes(split),
-    )
-    return path, f"backward: runs from {LONG_RUN} in chunks of {CHUNK} {split}"
 
-
-def _sizes(tile: Tile) -> dict[str, int]:
-    return {"ROWS": tile.rows, "LOOKUPS": tile.lookups, "COLUMNS": tile.columns}
-
-
-@triton.jit(do_not_specialize=["seed", "number"])
+@triton.jit(do_not_specialize=["lists", "seed", "number"])
 def _update_short(
-    bags,
-    features,
     runs,
-    owner,
+    of_class,
+    lists,
+    tables,
     gradients,
     state,
     hyper,
     seed,
     number,
-    LONG_RUN: tl.constexpr,
-    MEAN: tl.constexpr,
+    OPTIMIZER: tl.constexpr,
+    DECAY: tl.constexpr,
+    STOCHASTIC: tl.constexpr,
+    ACCUMULATION: tl.constexpr,
+    VECTOR: tl.constexpr,
+    MIDDLE_RUN: tl.constexpr,
+    ROWS: tl.constexpr,
+    LOOKUPS: tl.constexpr,
+    STEPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Each run that is shorter than MIDDLE_RUN, ROWS of them at once: sum its gradients and apply them."""
+    runs_end = tl.load(of_class + 1)
+    column = tl.arange(0, COLUMNS)
+    begin = tl.load(of_class) + tl.program_id(0) * ROWS
+    for leading in range(begin, runs_end, tl.num_programs(0) * ROWS):
+        run = leading + tl.arange(0, ROWS)
+        exists = run < runs_end
+        first = tl.load(runs.start + run, mask=exists, other=0)
+        last = tl.load(runs.start + run + 1, mask=exists, other=0)
+        row, element, dim = _row_of_run(runs, tables, run, exists, VECTOR)
+        live = exists & (last - first < MIDDLE_RUN)
+        now = current(state, row, element, dim, column, live, ACCUMULATION, OPTIMIZER)
+        last = tl.where(live, last, first)
+        total = _gradient_sum(
+            runs, gradients, first, last, dim, column, ACCUMULATION, VECTOR, ROWS, LOOKUPS, STEPS, COLUMNS
+        )
+        update_rows(
+            state, now, hyper, seed, number, total, row, element, dim, column, live, OPTIMIZER, DECAY, STOCHASTIC
+        )
+
+
+@triton.jit(do_not_specialize=["lists", "seed", "number"])
+def _update_middle(
+    runs,
+    of_class,
+    lists,
+    tables,
+    gradients,
+    state,
+    hyper,
+    seed,
+    number,
     OPTIMIZER: tl.constexpr,
     DECAY: tl.constexpr,
     STOCHASTIC: tl.constexpr,
@@ -124,97 +184,85 @@ def _update_short(
     VECTOR: tl.constexpr,
     ROWS: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Each of ROWS runs, if it is shorter than LONG_RUN: sum its gradients and apply them."""
-    run = tl.program_id(0).to(tl.int64) * ROWS
-    runs_in_all = tl.load(runs.total)
-    if run >= runs_in_all:
-        return
-    run += tl.arange(0, ROWS)
+    """Each run of middle length: sum its gradients, LOOKUPS of them side by side, and apply them."""
+    of_class += lists
+    runs_end = tl.load(of_class + 1)
     column = tl.arange(0, COLUMNS)
-    live = run < runs_in_all
-    first = tl.load(runs.start + run, mask=live, other=0)
-    last = tl.load(runs.start + run + 1, mask=live, other=0)
-    live = live & (last - first < LONG_RUN)
-    row, element, dim = _row_of_run(bags, features, runs, owner, first, live, VECTOR)
-    total = _gradient_sum(
-        bags,
-        runs,
-        owner,
-        gradients,
-        first,
-        tl.where(live, last, first),
-        dim,
-        column,
-        MEAN,
-        ACCUMULATION,
-        VECTOR,
-        ROWS,
-        LOOKUPS,
-        COLUMNS,
-    )
-    update_rows(state, hyper, seed, number, total, row, element, dim, column, live, OPTIMIZER, DECAY, STOCHASTIC)
+    begin = tl.load(of_class) + tl.program_id(0) * ROWS
+    for leading in range(begin, runs_end, tl.num_programs(0) * ROWS):
+        entry = leading + tl.arange(0, ROWS)
+        live = entry < runs_end
+        run = tl.load(runs.middle + entry, mask=live, other=0)
+        first = tl.load(runs.start + run, mask=live, other=0)
+        last = tl.load(runs.start + run + 1, mask=live, other=0)
+        row, element, dim = _row_of_run(runs, tables, run, live, VECTOR)
+        now = current(state, row, element, dim, column, live, ACCUMULATION, OPTIMIZER)
+        total = _gradient_sum(
+            runs, gradients, first, last, dim, column, ACCUMULATION, VECTOR, ROWS, LOOKUPS, STEPS, COLUMNS
+        )
+        update_rows(
+            state, now, hyper, seed, number, total, row, element, dim, column, live, OPTIMIZER, DECAY, STOCHASTIC
+        )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["lists", "count"])
 def _sum_chunks(
-    bags,
-    features,
     runs,
-    owner,
+    of_class,
+    lists,
+    tables,
     gradients,
-    partial,
-    long,
-    CHUNK: tl.constexpr,
-    MEAN: tl.constexpr,
+    chunks,
+    count,
     ACCUMULATION: tl.constexpr,
     VECTOR: tl.constexpr,
+    LONG_RUN: tl.constexpr,
+    CHUNK: tl.constexpr,
+    STRIDE: tl.constexpr,
     ROWS: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Each of ROWS chunks of long runs: sum its gradients into the chunk's row of `partial`."""
-    chunk = tl.program_id(0).to(tl.int64) * ROWS
-    chunks_in_all = tl.load(long.chunks)
-    if chunk >= chunks_in_all:
-        return
-    chunk += tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
-    live = chunk < chunks_in_all
-    run = tl.load(long.run_of_chunk + chunk, mask=live, other=0)
+    """Each of ROWS halves of chunks: sum what it holds of a long run's gradients.
+
+    Even halves are of the run that began before the chunk or with it, odd ones of the last that begins within.
+    """
+    half = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    chunk = half // 2
+    is_later = half % 2 == 1
+    live = chunk < count
+    earlier = tl.load(chunks.before + chunk - 1, mask=live & (chunk > 0), other=0)
+    upto = tl.load(chunks.before + chunk, mask=live, other=0)
+    # The next run to begin, or the end of all, begins with the chunk or behind its first lookup.
+    begin = tl.load(runs.start + earlier, mask=live, other=0)
+    run = tl.where(is_later, upto - 1, tl.where(begin > chunk * CHUNK, earlier - 1, earlier))
+    live = live & (run >= tl.load(of_class)) & (run < tl.load(of_class + 1))
     begin = tl.load(runs.start + run, mask=live, other=0)
     end = tl.load(runs.start + run + 1, mask=live, other=0)
-    _, _, dim = _row_of_run(bags, features, runs, owner, begin, live, VECTOR)
-    first = begin + (chunk - _first_chunk(long, run, live)) * CHUNK
-    last = tl.minimum(first + CHUNK, end)
+    live = live & (end - begin >= LONG_RUN) & ((begin > chunk * CHUNK) | (is_later == 0))
+    if tl.max(live.to(tl.int32), axis=0) == 0:
+        return
+    _, _, dim = _row_of_run(runs, tables, run, live, VECTOR)
+    first = tl.maximum(begin, chunk * CHUNK)
+    last = tl.where(live, tl.minimum(end, chunk * CHUNK + CHUNK), first)
+    column = tl.arange(0, COLUMNS)
     total = _gradient_sum(
-        bags,
-        runs,
-        owner,
-        gradients,
-        first,
-        tl.where(live, last, first),
-        dim,
-        column,
-        MEAN,
-        ACCUMULATION,
-        VECTOR,
-        ROWS,
-        LOOKUPS,
-        COLUMNS,
+        runs, gradients, first, last, dim, column, ACCUMULATION, VECTOR, ROWS, LOOKUPS, STEPS, COLUMNS
     )
-    tl.store(partial + chunk[:, None] * COLUMNS + column[None, :], total, mask=live[:, None])
+    tl.store(chunks.partial + half[:, None] * STRIDE + column[None, :], total, mask=live[:, None])
 
 
-@triton.jit(do_not_specialize=["seed", "number"])
+@triton.jit(do_not_specialize=["lists", "seed", "number"])
 def _update_long(
-    bags,
-    features,
     runs,
-    owner,
-    partial,
-    long,
+    of_class,
+    lists,
+    tables,
+    chunks,
     state,
     hyper,
     seed,
@@ -224,85 +272,84 @@ def _update_long(
     STOCHASTIC: tl.constexpr,
     ACCUMULATION: tl.constexpr,
     VECTOR: tl.constexpr,
+    CHUNK: tl.constexpr,
+    STRIDE: tl.constexpr,
     ROWS: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Each of ROWS long runs: sum its chunks' gradients and apply them."""
-    place = tl.program_id(0).to(tl.int64) * ROWS
-    runs_in_all = tl.load(long.total)
-    if place >= runs_in_all:
-        return
-    place += tl.arange(0, ROWS)
+    """Each long run: add its chunks' sums, LOOKUPS of them side by side, and apply them."""
+    of_class += 2 * lists
+    runs_end = tl.load(of_class + 1)
     column = tl.arange(0, COLUMNS)
-    live = place < runs_in_all
-    run = tl.load(long.run + place, mask=live, other=0)
-    row, element, dim = _row_of_run(
-        bags, features, runs, owner, tl.load(runs.start + run, mask=live, other=0), live, VECTOR
-    )
-    first = _first_chunk(long, run, live)
-    last = tl.load(long.chunk_end + run, mask=live, other=0)
-    total = tl.zeros((ROWS, COLUMNS), ACCUMULATION)
-    for step in range(0, tl.max(last - first, axis=0), LOOKUPS):
-        chunk = first[:, None] + step + tl.arange(0, LOOKUPS)[None, :]
-        sums = partial + chunk[:, :, None] * COLUMNS + column[None, None, :]
-        total += tl.sum(tl.load(sums, mask=(chunk < last[:, None])[:, :, None], other=0.0), axis=1)
-    update_rows(state, hyper, seed, number, total, row, element, dim, column, live, OPTIMIZER, DECAY, STOCHASTIC)
+    begin = tl.load(of_class) + tl.program_id(0) * ROWS
+    for leading in range(begin, runs_end, tl.num_programs(0) * ROWS):
+        entry = leading + tl.arange(0, ROWS)
+        live = entry < runs_end
+        run = tl.load(runs.long + entry, mask=live, other=0)
+        first = tl.load(runs.start + run, mask=live, other=0)
+        last = tl.load(runs.start + run + 1, mask=live, other=0)
+        row, element, dim = _row_of_run(runs, tables, run, live, VECTOR)
+        now = current(state, row, element, dim, column, live, ACCUMULATION, OPTIMIZER)
+        chunk = first // CHUNK
+        parts = tl.where(live, (last + CHUNK - 1) // CHUNK - chunk, 0)
+        sums = tl.zeros((ROWS, LOOKUPS, COLUMNS), ACCUMULATION)
+        for step in range(0, tl.max(parts, axis=0), LOOKUPS):
+            part = (step + tl.arange(0, LOOKUPS))[None, :]
+            is_later = (part == 0) & (first > chunk * CHUNK)[:, None]
+            half = 2 * (chunk[:, None] + part) + is_later
+            place = chunks.partial + half[:, :, None] * STRIDE + column[None, None, :]
+            sums += tl.load(place, mask=(part < parts[:, None])[:, :, None], other=0.0)
+        total = tl.sum(sums, axis=1)
+        update_rows(
+            state, now, hyper, seed, number, total, row, element, dim, column, live, OPTIMIZER, DECAY, STOCHASTIC
+        )
 
 
 @triton.jit
 def _gradient_sum(
-    bags,
     runs,
-    owner,
     gradients,
     first,
     last,
     dim,
     column,
-    MEAN: tl.constexpr,
     ACCUMULATION: tl.constexpr,
     VECTOR: tl.constexpr,
     ROWS: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """(rows, columns): sum of p_i dY[bag of i], by the bag's length where MEAN, over lookups first to last of order."""
-    WORK: tl.constexpr = tl.float64 if ACCUMULATION == tl.float64 else tl.float32
-    total = tl.zeros((ROWS, COLUMNS), ACCUMULATION)
+    """(rows, columns): sum of p_i dY[bag of i], by the bag's length in a mean, over sorted lookups first to last."""
+    sums = tl.zeros((ROWS, LOOKUPS, COLUMNS), ACCUMULATION)
     inside = (column[None, :] < dim[:, None])[:, None, :]
     leading = first[:, None] + tl.arange(0, LOOKUPS)[None, :]
-    for step in range(0, tl.max(last - first, axis=0), LOOKUPS):
-        position = leading + step
-        live = position < last[:, None]
-        lookup = tl.load(runs.order + position, mask=live, other=0)
-        bag = tl.load(owner + lookup, mask=live, other=0)
-        start = tl.multiple_of(tl.load(bags.output + bag, mask=live, other=0), (VECTOR, VECTOR))
-        place = gradients.output + (start[:, :, None] + column[None, None, :])
-        terms = widened(tl.load(place, mask=live[:, :, None] & inside, other=0.0), WORK)
-        if gradients.per_sample_weights is not None:
-            weight = tl.load(gradients.per_sample_weights + lookup, mask=live, other=0.0).to(WORK)
-            terms = terms * weight[:, :, None]
-        if MEAN:
-            length = tl.load(bags.end + bag, mask=live, other=0) - tl.load(bags.begin + bag, mask=live, other=0)
-            terms = terms * reciprocal(length, WORK)[:, :, None]
-        total += tl.sum(terms.to(ACCUMULATION), axis=1)
-    return total
+    for start in range(0, tl.max(last - first, axis=0), STEPS * LOOKUPS):
+        for step in tl.static_range(STEPS):
+            position = leading + (start + step * LOOKUPS)
+            live = position < last[:, None]
+            place = tl.multiple_of(tl.load(runs.place + position, mask=live, other=0), (VECTOR, VECTOR))
+            source = gradients.output + (place[:, :, None] + column[None, None, :])
+            terms = widened(tl.load(source, mask=live[:, :, None] & inside, other=0.0), ACCUMULATION)
+            if (gradients.per_sample_weights is not None) | (runs.scale is not None):
+                lookup = tl.load(runs.order + position, mask=live, other=0)
+            if gradients.per_sample_weights is not None:
+                weight = tl.load(gradients.per_sample_weights + lookup, mask=live, other=0.0).to(ACCUMULATION)
+                terms = terms * weight[:, :, None]
+            if runs.scale is not None:
+                terms = terms * tl.load(runs.scale + lookup, mask=live, other=0.0)[:, :, None]
+            sums += terms
+    return tl.sum(sums, axis=1)
 
 
 @triton.jit
-def _row_of_run(bags, features, runs, owner, first, live, VECTOR: tl.constexpr):
-    """Number, first element and dim of the row that a run updates, by the feature of the run's first lookup."""
-    bag = tl.load(owner + tl.load(runs.order + first, mask=live, other=0), mask=live, other=0)
-    feature = tl.load(bags.feature + bag, mask=live, other=0)
-    dim = tl.multiple_of(tl.load(features.dim + feature, mask=live, other=0), VECTOR)
-    row = tl.load(runs.row + first, mask=live, other=0).to(tl.int64)
-    in_table = row - tl.load(features.row_base + feature, mask=live, other=0)
-    element = tl.load(features.element_base + feature, mask=live, other=0) + in_table * dim
-    return row, tl.multiple_of(element, VECTOR), dim
-
-
-@triton.jit
-def _first_chunk(long, run, live):
-    """A run's first chunk: as many as the runs before it have together."""
-    return tl.load(long.chunk_end + run - 1, mask=live & (run > 0), other=0)
+def _row_of_run(runs, tables, run, live, VECTOR: tl.constexpr):
+    """Number, first element and dim of the row that a run updates."""
+    row = tl.load(runs.row + run, mask=live, other=0).to(tl.int64)
+    table = tl.load(runs.table + run, mask=live, other=0)
+    dim = tl.load(tables.dim + table, mask=live, other=0)
+    in_table = row - tl.load(tables.row_base + table, mask=live, other=0)
+    element = tl.load(tables.element_base + table, mask=live, other=0) + in_table * dim
+    return row, tl.multiple_of(element, VECTOR), tl.multiple_of(dim, VECTOR)

@@ -1,4 +1,8 @@
-"""Forward: every bag of every table in one launch, by gathering rows."""
+"""Forward: every bag of every table in one launch, by gathering rows.
+
+The work is cut into lanes: a lane pools a few columns of one bag, as many as one load of a GPU's thread brings, so that
+tables of every width keep every thread busy, and no thread waits for another.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .lanes import lanes_of
 from .layout import Bags, FeatureLayout
 from .rounding import reciprocal, to_nearest, widened
-from .tiles import Tile, launch
+from .tiles import LaneTile, launch
 
 TRITON_TYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
 """Triton's name of each accumulation type."""
@@ -22,11 +27,11 @@ def gather(
     per_sample_weights: Tensor | None,
     bags: Bags,
     features: FeatureLayout,
-    elsewhere: Tensor | None,
+    elsewhere: frozenset[int],
     *,
     mean: bool,
     accumulation: torch.dtype,
-    tile: Tile,
+    tile: LaneTile,
 ) -> str:
     """Write y = sum of p_i w[row_i] of every bag, divided by its length where `mean`, into `output`.
 
@@ -39,30 +44,35 @@ def gather(
     weights
         Flat buffer of all tables.
     elsewhere
-        None, or (features,) int8: not zero for features whose bags another kernel computes.
+        Features whose bags another kernel computes.
     """
+    segments, lanes = lanes_of(bags.places, features, tile.columns, tile.span, elsewhere)
     launch(
         _gather,
-        (triton.cdiv(len(bags), tile.rows), triton.cdiv(max(features.widths), tile.columns)),
+        (triton.cdiv(lanes, tile.lanes),),
         output,
         weights,
         indices,
         per_sample_weights,
         bags.pointers,
         features.pointers,
-        elsewhere,
-        len(bags),
+        segments,
+        lanes,
+        UNPOOLED=bags.places.is_unpooled,
         MEAN=mean,
         ACCUMULATION=TRITON_TYPES[accumulation],
         VECTOR=features.tables.vector,
-        BAGS=tile.rows,
+        SPAN=tile.span,
+        LANES=tile.lanes,
         LOOKUPS=tile.lookups,
+        STEPS=tile.steps,
         COLUMNS=tile.columns,
+        **tile.options,
     )
     return f"forward: gather {tile}"
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["lanes"])
 def _gather(
     output,
     weights,
@@ -70,39 +80,58 @@ def _gather(
     per_sample_weights,
     bags,
     features,
-    elsewhere,
-    count,
+    segments,
+    lanes,
+    UNPOOLED: tl.constexpr,
     MEAN: tl.constexpr,
     ACCUMULATION: tl.constexpr,
     VECTOR: tl.constexpr,
-    BAGS: tl.constexpr,
+    SPAN: tl.constexpr,
+    LANES: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    bag = tl.program_id(0).to(tl.int64) * BAGS + tl.arange(0, BAGS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    live = bag < count
-    feature = tl.load(bags.feature + bag, mask=live, other=0)
-    if elsewhere is not None:
-        live = live & (tl.load(elsewhere + feature, mask=live, other=0) == 0)
-    total, dim = pooled(
+    lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    live = lane < lanes
+    segment = tl.load(segments.of_span + lane // SPAN, mask=live, other=0)
+    in_segment = (lane - tl.load(segments.lane + segment)).to(tl.int32)
+    lanes_of_bag = tl.load(segments.lanes_of_bag + segment).to(tl.int32)
+    number = in_segment // lanes_of_bag
+    live = live & (number < tl.load(segments.bags + segment))
+    bag = tl.load(segments.bag + segment) + number
+    dim = tl.load(segments.dim + segment)
+    if UNPOOLED:
+        feature = tl.load(bags.feature + bag, mask=live, other=0)
+        rows = tl.load(features.rows + feature)
+        table = tl.load(features.element_base + feature)
+    else:
+        rows = tl.load(segments.rows + segment)
+        table = tl.load(segments.element_base + segment)
+    place = tl.load(segments.output + segment) + number * tl.load(segments.stride + segment)
+    column = ((in_segment - number * lanes_of_bag) * COLUMNS)[:, None] + tl.arange(0, COLUMNS)[None, :]
+    inside = live[:, None] & (column < tl.multiple_of(dim, VECTOR)[:, None])
+    total = pooled(
         weights,
         indices,
         per_sample_weights,
-        bags,
-        features,
-        bag,
-        feature,
-        live,
+        tl.load(bags.begin + bag, mask=live, other=0).to(tl.int64),
+        tl.load(bags.end + bag, mask=live, other=0).to(tl.int64),
+        rows,
+        table,
+        dim,
         column,
+        inside,
         MEAN,
         ACCUMULATION,
         VECTOR,
-        BAGS,
+        LANES,
         LOOKUPS,
+        STEPS,
         COLUMNS,
     )
-    store_bags(output, total, bags, bag, live, dim, column, VECTOR)
+    stored = to_nearest(total, output.dtype.element_ty)
+    tl.store(output + tl.multiple_of(place, VECTOR)[:, None] + column, stored, mask=inside)
 
 
 @triton.jit
@@ -110,53 +139,43 @@ def pooled(
     weights,
     indices,
     per_sample_weights,
-    bags,
-    features,
-    bag,
-    feature,
-    live,
+    begin,
+    end,
+    rows,
+    table,
+    dim,
     column,
+    inside,
     MEAN: tl.constexpr,
     ACCUMULATION: tl.constexpr,
     VECTOR: tl.constexpr,
-    BAGS: tl.constexpr,
+    LANES: tl.constexpr,
     LOOKUPS: tl.constexpr,
+    STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """(bags, columns) pooled rows in `ACCUMULATION`, and (bags,) dims, zero of bags that are not `live`.
+    """(lanes, columns) in `ACCUMULATION`: pooled columns `column` of the bags of lookups `begin` to `end`.
 
-    A lookup of no row (pruned, or in a table without rows) adds nothing, but counts in a mean's length.
+    `begin`, `end`, and the `rows`, first element `table` and `dim` of the bag's table are (lanes,); `inside` is false
+    for columns that are not wanted. A lookup of no row (pruned, or in a table without rows) adds nothing, but counts in
+    a mean's length. STEPS times LOOKUPS loads are under way at once.
     """
     WORK: tl.constexpr = tl.float64 if ACCUMULATION == tl.float64 else tl.float32
-    dim = tl.multiple_of(tl.load(features.dim + feature, mask=live, other=0), VECTOR)
-    rows = tl.load(features.rows + feature, mask=live, other=0)
-    table = tl.load(features.element_base + feature, mask=live, other=0)
-    begin = tl.load(bags.begin + bag, mask=live, other=0).to(tl.int64)
-    end = tl.load(bags.end + bag, mask=live, other=0).to(tl.int64)
-    total = tl.zeros((BAGS, COLUMNS), ACCUMULATION)
-    # Bags that are narrower than this program's columns have nothing to loop over.
-    longest = tl.max(tl.where(tl.min(column, axis=0) < dim, end - begin, 0), axis=0)
-    inside = (column[None, :] < dim[:, None])[:, None, :]
+    total = tl.zeros((LANES, COLUMNS), ACCUMULATION)
+    longest = tl.max(end - begin, axis=0)
     leading = begin[:, None] + tl.arange(0, LOOKUPS)[None, :]
-    for first in range(0, longest, LOOKUPS):
-        lookup = leading + first
-        row = tl.load(indices + lookup, mask=lookup < end[:, None], other=-1).to(tl.int64)
-        named = (row >= 0) & (row < rows[:, None])
-        start = tl.multiple_of(table[:, None] + row * dim[:, None], (VECTOR, VECTOR))
-        place = weights + (start[:, :, None] + column[None, None, :])
-        terms = widened(tl.load(place, mask=named[:, :, None] & inside, other=0.0), WORK)
-        if per_sample_weights is not None:
-            weight = tl.load(per_sample_weights + lookup, mask=named, other=0.0).to(WORK)
-            terms = terms * weight[:, :, None]
-        total += tl.sum(terms.to(ACCUMULATION), axis=1)
+    for first in range(0, longest, STEPS * LOOKUPS):
+        for step in tl.static_range(STEPS):
+            lookup = leading + (first + step * LOOKUPS)
+            row = tl.load(indices + lookup, mask=lookup < end[:, None], other=-1).to(tl.int64)
+            named = (row >= 0) & (row < rows[:, None])
+            start = tl.multiple_of(table[:, None] + row * dim[:, None], (VECTOR, VECTOR))
+            place = weights + (start[:, :, None] + column[:, None, :])
+            terms = widened(tl.load(place, mask=named[:, :, None] & inside[:, None, :], other=0.0), WORK)
+            if per_sample_weights is not None:
+                weight = tl.load(per_sample_weights + lookup, mask=named, other=0.0).to(WORK)
+                terms = terms * weight[:, :, None]
+            total += tl.sum(terms.to(ACCUMULATION), axis=1)
     if MEAN:
         total = (total.to(WORK) * reciprocal(end - begin, WORK)[:, None]).to(ACCUMULATION)
-    return total, dim
-
-
-@triton.jit
-def store_bags(output, total, bags, bag, live, dim, column, VECTOR: tl.constexpr):
-    """Round each bag's sums to the output's type and write them where the bag belongs."""
-    place = tl.multiple_of(tl.load(bags.output + bag, mask=live, other=0), VECTOR)
-    stored = to_nearest(total, output.dtype.element_ty)
-    tl.store(output + place[:, None] + column[None, :], stored, mask=column[None, :] < dim[:, None])
+    return total

@@ -6,7 +6,7 @@ Shaped like FBGEMM's `SplitTableBatchedEmbeddingBagsCodegen` where that helps. M
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from .forward import gather
 from .layout import BagPlaces, Bags, FeatureLayout, TableLayout, fixed_batch, variable_batch
 from .optimizers import DECAYS, OPTIMIZERS, Hyper, Rule, State
 from .small_tables import is_small, multiply
-from .tiles import Allocate, allocate_plainly, product_tile, row_tile, tile
+from .tiles import Allocate, allocate_plainly, is_captured, lane_tile, product_tile, row_tile
 from .transpose import Runs, transpose
 from .weight_gradient import weight_gradient
 
@@ -120,6 +120,7 @@ class TritonTBE(torch.nn.Module):
         self.paths: set[str] = set()
         """Kernels that have run, with their tiles."""
         self._places: dict[Hashable, BagPlaces] = {}
+        self._captured: set[Hashable] = set()
         self._small = self._small_features(device) if small_tables else None
 
         rows, elements = (self.layout.rows,), (self.layout.elements,)
@@ -246,33 +247,34 @@ class TritonTBE(torch.nn.Module):
         if bags % len(self.features):
             raise ValueError(f"{bags} bags cannot be shared equally by {len(self.features)} features")
         size = bags // len(self.features)
-        if size not in self._places:
-            self._places = {size: fixed_batch(self.features, size)}
-        return self._places[size]
+        return self._kept(size, lambda: fixed_batch(self.features, size))
 
     def _variable(self, sizes: Sequence[Sequence[int]]) -> BagPlaces:
-        """Kept too, so that a CUDA graph can be captured after a warm-up: it cannot capture a copy from the host."""
-        key = tuple(map(tuple, sizes))
+        return self._kept(tuple(map(tuple, sizes)), lambda: variable_batch(self.features, sizes))
+
+    def _kept(self, key: Hashable, make: Callable[[], BagPlaces]) -> BagPlaces:
+        """Places of a shape of batch. The last are kept, and those that a CUDA graph has captured; see `lanes_of`."""
         if key not in self._places:
-            self._places = {key: variable_batch(self.features, sizes)}
+            for old in self._places.keys() - self._captured:
+                del self._places[old]
+            self._places[key] = make()
+        if is_captured(self.weights.device):
+            self._captured.add(key)
         return self._places[key]
 
     def _small_features(self, device: torch.device) -> SmallFeatures | None:
         chosen = [f for f, table in enumerate(self.features.feature_tables) if is_small(self.layout.shapes[table])]
         if not chosen or self.pooling_mode is Pooling.NONE or self.accumulation is not torch.float32:
             return None
-        numbers = torch.tensor(chosen, device=device)
-        chosen_mask = torch.zeros(len(self.features), dtype=torch.int8, device=device)
-        chosen_mask[numbers] = 1
-        return SmallFeatures(numbers, chosen_mask)
+        return SmallFeatures(frozenset(chosen), torch.tensor(chosen, device=device))
 
 
 @dataclass(frozen=True)
 class SmallFeatures:
-    """Features whose tables are small: their numbers (int64), and a mask (features,) int8."""
+    """Features whose tables are small: their numbers, on the host and as int64 on the device."""
 
+    chosen: frozenset[int]
     numbers: Tensor
-    mask: Tensor
 
 
 @dataclass
@@ -296,16 +298,15 @@ class Call:
         small = module._small
         path = gather(
             *tables,
-            None if small is None else small.mask,
+            frozenset() if small is None else small.chosen,
             mean=mean,
             accumulation=module.accumulation,
-            tile=tile(
+            tile=lane_tile(
                 device,
-                module.layout.widest,
+                module.features.widths,
                 len(bags),
                 bags.lookups,
-                lambda: bags.ends - bags.begins,
-                whole_rows=False,
+                lambda columns: bags.lane_lengths(module.features, columns),
             ),
         )
         module.paths.add(path)
@@ -316,7 +317,9 @@ class Call:
 
     def transposed(self) -> Runs:
         """Lookups sorted into runs."""
-        return transpose(self.indices, self.bags, self.module.features, self.module.allocate)
+        module = self.module
+        scaling = self._summing() if module.pooling_mode is Pooling.MEAN else None
+        return transpose(self.indices, self.bags, module.features, scaling, module.allocate)
 
     def weight_gradient(self, grad_output: Tensor, per_sample_weights: Tensor) -> Tensor:
         """Gradient of the per-sample weights."""
@@ -354,17 +357,19 @@ class Call:
         paths = update(
             State(module.weights, module.momentum1, module.momentum2),
             Gradients(grad_output, per_sample_weights),
-            self.bags,
             module.features,
             self.runs,
             self.hyper,
             rule,
-            mean=module.pooling_mode is Pooling.MEAN,
-            accumulation=torch.float64 if module.accumulation is torch.float64 else torch.float32,
+            accumulation=self._summing(),
             allocate=module.allocate,
         )
         module.paths.update(paths)
         module.updates += 1
+
+    def _summing(self) -> torch.dtype:
+        """In which type gradients of rows are summed."""
+        return torch.float64 if self.module.accumulation is torch.float64 else torch.float32
 
     def _decay(self) -> Any:
         """The mode of decay that there is, given that Adam's is always decoupled."""

@@ -1,6 +1,6 @@
 """The optimizers: one update of each row from the sum of its gradients.
 
-Both the kernel of short runs and that of long runs end in `update_rows`; no formula stands anywhere else.
+The kernels of short, middle and long runs all end in `update_rows`; no formula stands anywhere else.
 """
 
 from __future__ import annotations
@@ -77,8 +77,31 @@ class Rule:
 
 
 @triton.jit
+def current(state, row, element, dim, column, live, WORK: tl.constexpr, OPTIMIZER: tl.constexpr):
+    """Weights and moments of the rows to update, as they are: a tuple of three, zero what the optimizer has not.
+
+    To be loaded before gradients are summed: both are then on their way at once.
+    """
+    inside = live[:, None] & (column[None, :] < dim[:, None])
+    places = element[:, None] + column[None, :]
+    weight = widened(tl.load(state.weights + places, mask=inside, other=0.0), WORK)
+    first = 0.0
+    second = 0.0
+    if OPTIMIZER == ROWWISE_ADAGRAD:
+        first = tl.load(state.momentum1 + row, mask=live, other=0.0).to(WORK)
+    elif OPTIMIZER != SGD:
+        first = tl.load(state.momentum1 + places, mask=inside, other=0.0).to(WORK)
+    if OPTIMIZER == ADAM:
+        second = tl.load(state.momentum2 + places, mask=inside, other=0.0).to(WORK)
+    elif OPTIMIZER == PARTIAL_ROWWISE_ADAM:
+        second = tl.load(state.momentum2 + row, mask=live, other=0.0).to(WORK)
+    return weight, first, second
+
+
+@triton.jit
 def update_rows(
     state,
+    now,
     hyper,
     seed,
     number,
@@ -94,7 +117,7 @@ def update_rows(
 ):
     """Update each live row, of number `row`, first element `element` and `dim` columns, from its gradient G = `total`.
 
-    `total` is (rows, columns). Arithmetic is fp32, or fp64 where G is accumulated so.
+    `total` is (rows, columns), `now` what `current` gave. Arithmetic is fp32, or fp64 where G is accumulated so.
     With lr the learning rate, wd the decay, and mean over a row's columns:
 
     - SGD: w -= lr G
@@ -110,14 +133,14 @@ def update_rows(
     # An infinite per-sample weight makes NaN of the zeros that stand beyond a row's columns.
     gradient = tl.where(inside, total.to(WORK), 0.0)
     element = element[:, None] + column[None, :]
-    weight = widened(tl.load(state.weights + element, mask=inside, other=0.0), WORK)
+    weight, first, second = now
     if OPTIMIZER == SGD:
         result = weight - hyper.learning_rate * gradient
     elif OPTIMIZER == ROWWISE_ADAGRAD:
         regularised = gradient
         if DECAY == L2:
             regularised = gradient + hyper.weight_decay * weight
-        m = tl.load(state.momentum1 + row, mask=live, other=0.0).to(WORK) + _mean_square(regularised, dim)
+        m = first + _mean_square(regularised, dim)
         tl.store(state.momentum1 + row, m.to(tl.float32), mask=live)
         divisor = root(m) + hyper.eps
         rate = quotient(hyper.learning_rate, divisor)[:, None]
@@ -127,22 +150,19 @@ def update_rows(
             weight = (1.0 - hyper.learning_rate * hyper.weight_decay) * weight
         result = weight - rate * gradient
     elif OPTIMIZER == ADAGRAD:
-        s = tl.load(state.momentum1 + element, mask=inside, other=0.0).to(WORK) + gradient * gradient
+        s = first + gradient * gradient
         tl.store(state.momentum1 + element, s.to(tl.float32), mask=inside)
         result = weight - quotient(hyper.learning_rate * gradient, root(s) + hyper.eps)
     else:
-        m = (
-            tl.load(state.momentum1 + element, mask=inside, other=0.0).to(WORK) * hyper.beta1
-            + (1.0 - hyper.beta1) * gradient
-        )
+        m = first * hyper.beta1 + (1.0 - hyper.beta1) * gradient
         tl.store(state.momentum1 + element, m.to(tl.float32), mask=inside)
         if OPTIMIZER == ADAM:
-            v = tl.load(state.momentum2 + element, mask=inside, other=0.0).to(WORK) * hyper.beta2
+            v = second * hyper.beta2
             v += (1.0 - hyper.beta2) * (gradient * gradient)
             tl.store(state.momentum2 + element, v.to(tl.float32), mask=inside)
             divisor = root(quotient(v, tl.full((1, 1), hyper.correction2, WORK))) + hyper.eps
         else:
-            v = tl.load(state.momentum2 + row, mask=live, other=0.0).to(WORK) * hyper.beta2
+            v = second * hyper.beta2
             v += (1.0 - hyper.beta2) * _mean_square(gradient, dim)
             tl.store(state.momentum2 + row, v.to(tl.float32), mask=live)
             divisor = (root(quotient(v, tl.full((1,), hyper.correction2, WORK))) + hyper.eps)[:, None]

@@ -22,9 +22,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .forward import pooled, store_bags
+from .forward import pooled
 from .layout import Bags, FeatureLayout
-from .rounding import reciprocal, widened
+from .rounding import reciprocal, to_nearest, widened
 from .tiles import Tile, launch
 
 MOST_ROWS = 64
@@ -147,26 +147,29 @@ def _multiply(
         total = _product(total, histogram, table, per_sample_weights is not None, weights.dtype.element_ty, PRECISION)
     if MEAN:
         total *= reciprocal(end - begin, tl.float32)[:, None]
-    widths = tl.where(live, dim, 0)
+    mask = live[:, None] & (column < dim)[None, :]
     if moderate == 0:
-        total, widths = pooled(
+        total = pooled(
             weights,
             indices,
             per_sample_weights,
-            bags,
-            features,
-            bag,
-            tl.where(live, feature, 0),
-            live,
-            column,
+            begin,
+            end,
+            tl.full((BAGS,), rows, tl.int64),
+            tl.full((BAGS,), tl.load(features.element_base + feature), tl.int64),
+            tl.full((BAGS,), dim, tl.int64),
+            tl.broadcast_to(column[None, :], (BAGS, COLUMNS)),
+            mask,
             MEAN,
             tl.float32,
             VECTOR,
             BAGS,
             LOOKUPS,
+            1,
             COLUMNS,
         )
-    store_bags(output, total, bags, bag, live, widths, column, VECTOR)
+    place = tl.multiple_of(tl.load(bags.output + bag, mask=live, other=0), VECTOR)
+    tl.store(output + place[:, None] + column[None, :], to_nearest(total, output.dtype.element_ty), mask=mask)
 
 
 @triton.jit

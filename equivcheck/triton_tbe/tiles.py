@@ -6,9 +6,11 @@ the operation, whatever its size up to some ten thousand elements, so there a pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,21 +29,32 @@ def allocate_plainly(name: str, shape: tuple[int, ...], dtype: torch.dtype, devi
     return torch.empty(shape, dtype=dtype, device=device)
 
 
-COMPILED_TILE = 2_048
-"""Elements: with four warps, sixteen values a thread."""
-COMPILED_ROWS = 16
-COMPILED_COLUMNS = 1_024
-"""Columns of a forward's tile: wider tables are cut."""
+LANE_COLUMNS = 8
+"""Columns of a lane at most: eight of 16 bits are 16 bytes, the widest load of a GPU's thread."""
+WIDE_LANES, NARROW_LANES, SINGLE_LANES = (32, 4, 1), (64, 8, 2), (64, 1, 1)
+"""Of a forward: lanes of a program, loads that each has under way, and warps, where lanes have LANE_COLUMNS columns,
+where they have fewer, and where a mean bag has one lookup. A lane is a thread."""
+SHORT_TILE, SHORT_STEPS, SHORT_WARPS, MOST_ROWS = 256, 1, 1, 32
+"""Of short runs: elements of a program's tile, gradients of a run under way at once, warps, and rows at most."""
+CHUNK_TILE, CHUNK_STEPS, CHUNK_WARPS = 128, 8, 1
+"""The same of chunks of long runs."""
+SIDE_TILE, SIDE_STEPS, SIDE_WARPS, SIDE_LOOKUPS = 512, 4, 4, (2, 32)
+"""The same of a run whose gradients are summed side by side, and how many of them at least and at most."""
+PROGRAMS_PER_PROCESSOR = 128
+"""Programs, for each multiprocessor, that go through runs whose number the host does not know."""
+ROW_TILE = 2_048
+"""Elements of lookups' rows."""
 PRODUCT_COLUMNS = 64
 """Columns of a matrix product: pieces of both factors then take 57 KB of shared memory; gfx942 has 64."""
 LOOKUPS = 8
-"""Lookups of one bag or run in a tile: as many loads as a GPU's thread keeps in flight."""
-SHORT_LOOKUPS = 2
+"""Lookups of one bag or run in a tile of a matrix product, or of partial sums."""
+BAG_TILE, BAG_LOOKUPS = 512, 128
+"""Of bags whose lookups are linearised: elements of a program's tile, and lookups of a bag at most."""
 FLAT = 1_024
-"""Elements of one-dimensional tiles, such as lookups to linearise."""
+"""Elements of one-dimensional tiles, such as lookups to check."""
 
 INTERPRETED_TILE = 131_072
-INTERPRETED_ROWS = (1, 8, 64, 512)
+INTERPRETED_ROWS = (1, 8, 64, 512, 4_096)
 INTERPRETED_LOOKUPS = (1, 8, 64, 512)
 INTERPRETED_COLUMNS = 512
 INTERPRETED_PRODUCT_COLUMNS = 256
@@ -54,15 +67,44 @@ Measured 2026-11-30, Triton 3.7.1: a gather and sum of 8,192 elements takes 1.1 
 
 
 @dataclass(frozen=True)
+class LaneTile:
+    """Lanes that one program holds at once, lookups of each in a load, loads under way, and columns of a lane.
+
+    A span of `span` lanes, which divides `lanes`, belongs to one segment. `options` are the compiler's.
+    """
+
+    lanes: int
+    lookups: int
+    steps: int
+    columns: int
+    span: int
+    options: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.lanes}x{self.lookups * self.steps}x{self.columns}"
+
+
+@dataclass(frozen=True)
 class Tile:
-    """Rows (bags, runs or lookups), lookups of each, and columns, that one program holds at once."""
+    """Rows (bags, runs or lookups), lookups of each in a load, columns, and loads under way, of one program.
+
+    `options` are the compiler's.
+    """
 
     rows: int
     lookups: int
     columns: int
+    steps: int = 1
+    options: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """As kernels of runs take it."""
+        sizes = {"ROWS": self.rows, "LOOKUPS": self.lookups, "STEPS": self.steps, "COLUMNS": self.columns}
+        return {**sizes, **self.options}
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.lookups}x{self.columns}"
+        return f"{self.rows}x{self.lookups * self.steps}x{self.columns}"
 
 
 def is_interpreted(device: torch.device) -> bool:
@@ -70,32 +112,73 @@ def is_interpreted(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def tile(
-    device: torch.device, width: int, rows: int, lookups: int, lengths: Callable[[], Tensor], *, whole_rows: bool
-) -> Tile:
-    """Tile for `rows` rows of at most `width` columns and `lookups` lookups together.
+def is_captured(device: torch.device) -> bool:
+    """Whether what is launched now goes into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
-    Parameters
-    ----------
-    lengths
-        Gives (rows,), how many lookups each has. Called only for the interpreter: a GPU would have to be waited for.
-    whole_rows
-        Whether the tile must hold all columns, because a mean over them is needed.
+
+def lane_tile(
+    device: torch.device, widths: Sequence[int], bags: int, lookups: int, lengths: Callable[[int], Tensor]
+) -> LaneTile:
+    """Tile of a forward of `bags` bags with `lookups` lookups together, for features of `widths` columns.
+
+    `lengths` gives (lanes,) lookups of each lane of so many columns. Called only for the interpreter: a GPU would have
+    to be waited for.
+    """
+    if is_interpreted(device):
+        columns = min(INTERPRETED_COLUMNS, triton.next_power_of_2(min(widths)))
+        chosen = _cheapest(lengths(columns), columns)
+        return LaneTile(chosen.rows, chosen.lookups, 1, columns, 1)
+    columns = math.gcd(LANE_COLUMNS, *widths)
+    sizes = SINGLE_LANES if lookups <= bags else WIDE_LANES if columns == LANE_COLUMNS else NARROW_LANES
+    lanes, steps, warps = sizes
+    return LaneTile(lanes, 1, steps, columns, lanes, {"num_warps": warps})
+
+
+def run_tile(device: torch.device, width: int, lengths: Callable[[], Tensor]) -> Tile:
+    """Tile of short runs, with all of at most `width` columns of each.
+
+    `lengths` gives (runs,) lookups; see `lane_tile`.
     """
     columns = triton.next_power_of_2(width)
     if is_interpreted(device):
-        columns = columns if whole_rows else min(columns, INTERPRETED_COLUMNS)
         return _cheapest(lengths(), columns)
-    columns = columns if whole_rows else min(columns, COMPILED_COLUMNS)
-    most = SHORT_LOOKUPS if lookups <= SHORT_LOOKUPS * rows else LOOKUPS  # a mean length
-    most = max(1, min(most, COMPILED_TILE // columns))
-    return Tile(max(1, min(COMPILED_ROWS, COMPILED_TILE // (most * columns))), most, columns)
+    return Tile(_rows(SHORT_TILE, columns), 1, columns, SHORT_STEPS, {"num_warps": SHORT_WARPS})
+
+
+def chunk_tile(device: torch.device, width: int, count: int, length: int) -> Tile:
+    """Tile of `count` halves of chunks of `length` lookups."""
+    columns = triton.next_power_of_2(width)
+    if is_interpreted(device):
+        return _cheapest(torch.full((count,), length), columns)
+    return Tile(_rows(CHUNK_TILE, columns), 1, columns, CHUNK_STEPS, {"num_warps": CHUNK_WARPS})
+
+
+def side_tile(device: torch.device, width: int, length: int) -> Tile:
+    """Tile of one run at a time of at least `length` gradients or sums of gradients, which lie side by side in it."""
+    columns = triton.next_power_of_2(width)
+    if is_interpreted(device):
+        return _cheapest(torch.full((1,), length), columns)
+    lookups = max(SIDE_LOOKUPS[0], min(SIDE_LOOKUPS[1], SIDE_TILE // columns))
+    return Tile(1, lookups, columns, SIDE_STEPS, {"num_warps": SIDE_WARPS})
+
+
+def _rows(elements: int, columns: int) -> int:
+    return max(1, min(MOST_ROWS, elements // columns))
+
+
+def bag_tile(device: torch.device, bags: int, lookups: int, lengths: Callable[[], Tensor]) -> Tile:
+    """Tile of bags of which one number a lookup is computed, such as its row's."""
+    if is_interpreted(device):
+        return _cheapest(lengths(), 1)
+    most = min(BAG_LOOKUPS, triton.next_power_of_2(max(1, lookups // max(1, bags))))  # about a mean bag's
+    return Tile(BAG_TILE // most, most, 1)
 
 
 def row_tile(device: torch.device, width: int) -> Tile:
     """Tile of single lookups, with all columns of each."""
     columns = triton.next_power_of_2(width)
-    limits = (INTERPRETED_TILE, 2 * INTERPRETED_FLAT) if is_interpreted(device) else (COMPILED_TILE, COMPILED_ROWS)
+    limits = (INTERPRETED_TILE, 2 * INTERPRETED_FLAT) if is_interpreted(device) else (ROW_TILE, MOST_ROWS)
     return Tile(max(1, min(limits[1], limits[0] // columns)), 1, columns)
 
 
@@ -110,6 +193,21 @@ def product_tile(device: torch.device, width: int) -> Tile:
 def flat(device: torch.device) -> int:
     """Elements of a one-dimensional tile."""
     return INTERPRETED_FLAT if is_interpreted(device) else FLAT
+
+
+def programs(device: torch.device, tiles: int) -> int:
+    """How many programs to launch that go through at most `tiles` tiles, in steps of as many."""
+    return min(tiles, PROGRAMS_PER_PROCESSOR * _processors(device)) if device.type == "cuda" else tiles
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def chunks_at_once(device: torch.device) -> int:
+    """Chunks of a few hundred sorted lookups that one program encodes."""
+    return 32 if is_interpreted(device) else 1
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:

@@ -45,13 +45,14 @@ from equivcheck.triton_tbe import MODE, Mode, tiles
 from equivcheck.triton_tbe.bounds import OutOfBounds
 from equivcheck.triton_tbe.module import TritonTBE
 from equivcheck.triton_tbe.small_tables import COUNTED, MOST_ROWS
-from equivcheck.triton_tbe.transpose import CHUNK, LONG_RUN
+from equivcheck.triton_tbe.transpose import CHUNK, LONG_RUN, MIDDLE_RUN
 from equivcheck.verdict import Status
 
 pytestmark = pytest.mark.skipif(MODE is Mode.COMPILED, reason="a GPU's kernels are tested by the suite, on the GPU")
 
 RUN_LENGTHS = (
     *(1, 2, 7, 8, 9, 63, 64, 65),
+    *(MIDDLE_RUN - 1, MIDDLE_RUN, MIDDLE_RUN + 1),
     *(LONG_RUN - 1, LONG_RUN, LONG_RUN + 1),
     *(LONG_RUN + CHUNK - 1, LONG_RUN + CHUNK, LONG_RUN + CHUNK + 1),
     *(1023, 1024, 1025, 2049, 4097),
@@ -403,12 +404,52 @@ def test_every_output_is_written_and_no_guard_is_touched() -> None:
 
 def test_the_interpreters_tiles_are_the_cheapest_of_those_that_fit() -> None:
     lengths = torch.tensor([2000] + [1] * 63)
-    chosen = tiles.tile(torch.device("cpu"), 8, 64, 2063, lambda: lengths, whole_rows=True)
+    chosen = tiles.run_tile(torch.device("cpu"), 8, lambda: lengths)
     assert chosen.columns == 8
     assert chosen.rows * chosen.lookups * chosen.columns <= tiles.INTERPRETED_TILE
     assert chosen.lookups == max(tiles.INTERPRETED_LOOKUPS)
-    one = tiles.tile(torch.device("cpu"), 8, 512, 512, lambda: torch.ones(512, dtype=torch.int64), whole_rows=True)
+    one = tiles.run_tile(torch.device("cpu"), 8, lambda: torch.ones(4096, dtype=torch.int64))
     assert (one.rows, one.lookups) == (max(tiles.INTERPRETED_ROWS), min(tiles.INTERPRETED_LOOKUPS))
+
+
+@pytest.mark.parametrize(("most", "pieces"), [(2**30, 1), (16, 2), (1, 5)])
+def test_a_segment_with_more_lanes_than_32_bits_count_is_cut(
+    most: int, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from equivcheck.triton_tbe import lanes
+    from equivcheck.triton_tbe.layout import FeatureLayout, TableLayout, fixed_batch
+
+    features = FeatureLayout(TableLayout.build([(9, 16)]), [0], torch.device("cpu"))
+    monkeypatch.setattr(lanes, "MOST_LANES", max(most, 4))
+    segments, number = lanes.lanes_of(fixed_batch(features, 5), features, 4, 1, frozenset())
+    assert number == 5 * 4
+    assert len(segments.bags) == pieces
+    assert segments.bags.sum() == 5
+    assert segments.output.tolist() == [16 * int(bag) for bag in segments.bag]
+
+
+def test_without_pooling_lookups_of_no_bag_update_nothing() -> None:
+    """A first offset above zero: the lookups before it belong to no bag, and stand before those that do."""
+    module = TritonTBE([(4, 2)], pooling_mode=Pooling.NONE, learning_rate=1.0)
+    before = torch.arange(8.0).view(4, 2)
+    module.split_embedding_weights()[0].copy_(before)
+    output = module(torch.tensor([1, 2, 3]), torch.tensor([2, 3]))
+    np.testing.assert_array_equal(output.detach().numpy(), [[0, 0], [0, 0], [6, 7]])
+    output.backward(torch.ones_like(output))
+    after = before - torch.tensor([[0.0], [0.0], [0.0], [1.0]])
+    np.testing.assert_array_equal(module.split_embedding_weights()[0].numpy(), after.numpy())
+
+
+def test_tables_of_like_width_are_numbered_together_whatever_their_order() -> None:
+    from equivcheck.triton_tbe.layout import FeatureLayout, TableLayout
+
+    layout = TableLayout.build([(3, 128), (5, 8), (0, 16), (4, 100), (2, 33), (0, 300)])
+    features = FeatureLayout(layout, range(6), torch.device("cpu"))
+    assert layout.width_classes == ((16, 0), (33, 5), (128, 7), (300, 14))
+    assert features.class_rows.tolist() == [0, 5, 7, 14, 14]
+    assert features.rows_of_classes == (5, 2, 7, 0)
+    bases = dict(zip(features.table_pointers.row_base.tolist(), features.table_pointers.dim.tolist(), strict=True))
+    assert (bases[0], bases[5], bases[7], bases[10]) == (8, 33, 128, 100)
 
 
 def test_a_launch_leaves_the_language_of_kernels_as_it_was() -> None:

@@ -29,7 +29,7 @@ from equivcheck.triton_tbe.forward import gather
 from equivcheck.triton_tbe.layout import Bags, FeatureLayout, TableLayout, fixed_batch
 from equivcheck.triton_tbe.optimizers import DECAYS, OPTIMIZERS, Hyper, Rule, State
 from equivcheck.triton_tbe.small_tables import multiply
-from equivcheck.triton_tbe.tiles import allocate_plainly, product_tile, row_tile, tile
+from equivcheck.triton_tbe.tiles import allocate_plainly, lane_tile, product_tile, row_tile
 from equivcheck.triton_tbe.transpose import transpose
 from equivcheck.triton_tbe.weight_gradient import weight_gradient
 
@@ -80,7 +80,7 @@ def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device=DEVICE)
 
 
-def _unknown() -> torch.Tensor:
+def _unknown(columns: int) -> torch.Tensor:
     raise AssertionError("a GPU's tile depends on lengths, which lie on the device")
 
 
@@ -111,10 +111,10 @@ def forwards(
     arguments = (result, weights, indices, weight, bags, features)
     gather(
         *arguments,
-        skipped if mean else None,
+        frozenset({0} if mean else ()),
         mean=mean,
         accumulation=accumulation,
-        tile=tile(DEVICE, widest, len(bags), LOOKUPS, _unknown, whole_rows=False),
+        tile=lane_tile(DEVICE, features.widths, len(bags), len(bags) if mean else LOOKUPS, _unknown),
     )
     if accumulation is FP32:
         numbers = empty(1, dtype=torch.int64)
@@ -155,12 +155,10 @@ def backwards(
     update(
         State(weights, state, state),
         Gradients(empty(*bags.places.output_shape, dtype=output), weight),
-        bags,
         features,
-        transpose(indices, bags, features, allocate_plainly),
+        transpose(indices, bags, features, accumulation if mean else None, allocate_plainly),
         Hyper.at(0.5, 0.0, 0.875, 0.96875, 0.25, 3),
         Rule(OPTIMIZERS[optimizer], DECAYS[decay], stochastic, 7, 1),
-        mean=mean,
         accumulation=accumulation,
         allocate=allocate_plainly,
     )
