@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from equivcheck.backends import cuda
 from equivcheck.backends.driver import Inputs, drive
 from equivcheck.backends.layouts import to_numpy, to_torch
 from equivcheck.case import Bag, Call, Case, Feature, Lookup, PerSampleWeights, Step
@@ -144,3 +145,15 @@ def test_a_write_beside_an_input_shows() -> None:
     outcome, _ = run(writes_beside=True)
     changed = [guard.name for guard in outcome.guards if (guard.before != guard.after).any()]
     assert changed == ["indices of step 0", "indices of step 1", "table"]
+
+
+def test_a_lost_context_ends_the_process_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons: list[str] = []
+    monkeypatch.setattr(cuda, "end_process", reasons.append)
+    run(raises_at=1, loses_state=True)
+    assert reasons == []
+    monkeypatch.setattr(cuda, "lost", lambda device: True)
+    run(raises_at=1)
+    assert reasons == []  # its state could be read, so that its context is there
+    run(raises_at=1, loses_state=True)
+    assert reasons == ["RuntimeError: the context is gone"]

@@ -12,7 +12,20 @@ import pytest
 from equivcheck import findings
 from equivcheck.arithmetic import Arithmetic
 from equivcheck.backends.protocol import BackendUnavailable
-from equivcheck.case import Bag, Call, Case, CaseError, Feature, Layout, Lookup, Regime, Values
+from equivcheck.case import (
+    Bag,
+    Call,
+    Case,
+    CaseError,
+    Feature,
+    Layout,
+    Lookup,
+    Optimizer,
+    OptimizerKind,
+    PerSampleWeights,
+    Regime,
+    Values,
+)
 from equivcheck.formats import DType
 from equivcheck.problem import materialise
 from equivcheck.runner import Subject
@@ -67,6 +80,24 @@ def test_scripts_of_systems_on_a_gpu_compile(name: str) -> None:
     compile(text, "script.py", "exec")
     assert text.startswith('"""It is wrong.')
     assert "check(" in text
+
+
+def test_a_script_of_an_ended_process_looks_at_every_result(tmp_path: Path) -> None:
+    """A process that ends in one run may be wrong in another; on a right system the script passes."""
+    if not shows(FILES[0]):
+        pytest.skip("the system does not run here")
+    case = Case(
+        features=(Feature(rows=3, dim=4, bags=(Bag((Lookup(1), Lookup(2, 2))), Bag())),),
+        weight_values=Values(Regime.UNIFORM),
+        optimizer=Optimizer(OptimizerKind.ROWWISE_ADAGRAD),
+        per_sample_weights=PerSampleWeights(gradient=True),
+    )
+    text = script(Evidence("", "fbgemm-cpu", materialise(case), Verdict(Status.CRASHED), Arithmetic(), None, {}))
+    checks = [line.partition(",")[0] for line in text.splitlines() if line.startswith("check(")]
+    assert checks == ['check("output"', 'check("tables[0]"', 'check("states[0][0]"', 'check("per_sample_weights.grad"']
+    (tmp_path / "s.py").write_text(text)
+    ran = command("s.py", folder=tmp_path)
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "right"), ran.stderr
 
 
 def test_what_has_no_script_is_said() -> None:
