@@ -204,7 +204,16 @@ def _rare() -> tuple[Forced, ...]:
         *(_forced("N", traffic_bags=range(2, 4098), traffic_lengths=(1,), **cyclic),) * 8,
         *(_forced("values", recipes=(Recipe.ANY,)),) * 12,
         *(_forced("values of states", recipes=(Recipe.ANY,), optimizers=tuple(OptimizerKind)[1:]),) * 6,
-        *(_forced("fp64 sums", accumulation=(DType.FP64,), recipes=(Recipe.SMOOTH,)),) * 6,
+        *(
+            _forced(
+                "fp64 sums",  # of several terms, told from fp32 ones by an output that is as wide
+                accumulation=(DType.FP64,),
+                recipes=(Recipe.SMOOTH,),
+                output=(DType.FP32,),
+                hot=range(7, 34),
+            ),
+        )
+        * 6,
         *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), orders=range(1, 12)),) * 6,
     )
 
