@@ -14,10 +14,11 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +39,10 @@ _START_LIMIT = 120.0
 
 _OUTPUT_LINES = 16
 
+_ENDS = threading.Lock()
+"""Where several threads wait for processes: each start asks all processes of this one whether they have ended, and of
+two threads that ask the same one, only the first hears how."""
+
 Answer = TypeVar("Answer")
 
 
@@ -54,7 +59,8 @@ def call(function: Callable[..., Answer], arguments: tuple[Any, ...], time_limit
     receiving, sending = _context().Pipe(duplex=False)
     with tempfile.NamedTemporaryFile(prefix="equivcheck-") as output, receiving:
         process = _context().Process(target=_serve, args=(function, arguments, sending, output.name))
-        process.start()
+        with _ENDS:
+            process.start()
         sending.close()
         answer: Answer | None = None
         # A closed pipe wakes the caller too: then there is no verdict, and the process has ended or is ending.
@@ -64,7 +70,9 @@ def call(function: Callable[..., Answer], arguments: tuple[Any, ...], time_limit
         else:
             with contextlib.suppress(EOFError):
                 answer = receiving.recv()
-        process.join()
+        wait([process.sentinel])
+        with _ENDS:
+            process.join()
         if answer is not None:
             return answer
         printed = first_lines(Path(output.name).read_bytes())
