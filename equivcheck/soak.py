@@ -320,10 +320,12 @@ def _compiles(subject: Subject) -> bool:
 def _serve(plan: Plan, connection: Connection, journal: str) -> None:
     """Answer chunks until there are none, or until whoever gave them has ended."""
     from equivcheck import isolation, runner
+    from equivcheck.engine.placement import place
     from equivcheck.engine.subjects import load_subject
     from equivcheck.facts import facts
     from equivcheck.findings import built_in_folder, load_findings
 
+    place(Path(journal).name.rpartition("-")[2], os.environ)  # before the subject starts CUDA
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for standard in (1, 2):  # FBGEMM prints a line for every bad index
         os.dup2(nowhere, standard)
