@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -201,10 +202,10 @@ def soak(plan: Plan, folder: Path, progress: Callable[[Soaked], None] = lambda s
         plan = replace(plan, until=time.monotonic() + plan.seconds)  # of this machine's clock, whatever the process
     chunks = _chunks(plan)
     running: dict[Connection, _Process] = {}
-    for number in range(plan.processes):
+    for number, chunk in enumerate(islice(chunks, plan.processes)):  # no more processes than there are chunks
         process = _Process(plan, folder / f"journal-{number}")
         running[process.connection] = process
-        process.take(next(chunks, None))
+        process.take(chunk)
     while running:
         for connection in wait(list(running)):
             assert isinstance(connection, Connection)

@@ -112,3 +112,8 @@ def test_soaks_of_several_chunks_are_counted_together() -> None:
     one, other = Soaked("x", first=0, last=10), Soaked("x", first=10, last=30, seconds=2.0)
     one.merge(other)
     assert (one.last, one.seconds) == (30, 2.0)
+
+
+def test_there_may_be_more_processes_than_chunks(tmp_path: Path) -> None:
+    soaked = soak(Plan("torch:cpu", cases=3, processes=3, chunk=2), tmp_path)
+    assert (soaked.cases, soaked.last) == (3, 3)
