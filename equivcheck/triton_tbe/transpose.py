@@ -87,7 +87,7 @@ def transpose(
     """Sort and encode the lookups of all bags. `scaling` is the type of the reciprocal lengths, None without a mean."""
     count, device = len(indices), indices.device
     end = features.tables.rows
-    keys = allocate("row numbers", (count,), torch.int32 if end < 2**31 else torch.int64, device)
+    keys = allocate("row numbers", (count,), _key_type(end), device)
     if bags.places.is_unpooled:
         keys.fill_(end)  # lookups of no bag may stand anywhere
     places = allocate("gradient places", (count,), torch.int64, device)
@@ -110,6 +110,11 @@ def transpose(
     )
     rows, order = torch.sort(keys, stable=True)
     return _encode(rows, order, places, scale, features, allocate)
+
+
+def _key_type(end: int) -> torch.dtype:
+    """Narrowest type that holds numbers up to `end`: a sort takes time by the bit."""
+    return next(kind for kind in (torch.int16, torch.int32, torch.int64) if end <= torch.iinfo(kind).max)
 
 
 def _encode(

@@ -421,11 +421,28 @@ def test_a_segment_with_more_lanes_than_32_bits_count_is_cut(
 
     features = FeatureLayout(TableLayout.build([(9, 16)]), [0], torch.device("cpu"))
     monkeypatch.setattr(lanes, "MOST_LANES", max(most, 4))
-    segments, number = lanes.lanes_of(fixed_batch(features, 5), features, 4, 1, frozenset())
-    assert number == 5 * 4
-    assert len(segments.bags) == pieces
-    assert segments.bags.sum() == 5
-    assert segments.output.tolist() == [16 * int(bag) for bag in segments.bag]
+    spans, number = lanes.lanes_of(fixed_batch(features, 5), features, 4, 1, frozenset())
+    assert number == len(spans.lane) == 5 * 4
+    assert len(set(spans.lane.tolist())) == pieces
+    assert spans.output.tolist() == [16 * int(bag) for bag in spans.bag]
+    bag = spans.bag + (torch.arange(number) - spans.lane) // spans.lanes_of_bag
+    assert bag.tolist() == [bag for bag in range(5) for _ in range(4)]
+
+
+@pytest.mark.parametrize("rows", [32_766, 32_767, 70_000])
+def test_rows_are_sorted_by_numbers_that_are_wide_enough(rows: int) -> None:
+    module = TritonTBE([(rows, 1)], learning_rate=1.0, bounds_check_mode=BoundsCheck.NONE)
+    named = torch.tensor([rows - 1, 0, rows // 2, rows - 1])
+    module(named, torch.tensor([0, 4])).backward(torch.ones(1, 1))
+    expected = -torch.bincount(named, minlength=rows).float()
+    np.testing.assert_array_equal(module.split_embedding_weights()[0][:, 0].numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("end", [2**15 - 1, 2**15, 2**31 - 1, 2**31])
+def test_the_number_behind_all_rows_has_a_place_among_the_keys(end: int) -> None:
+    from equivcheck.triton_tbe.transpose import _key_type
+
+    assert torch.iinfo(_key_type(end)).max >= end
 
 
 def test_without_pooling_lookups_of_no_bag_update_nothing() -> None:
