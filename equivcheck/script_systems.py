@@ -18,6 +18,13 @@ _OPTIMIZER = {
     OptimizerKind.ADAM: "ADAM",
     OptimizerKind.PARTIAL_ROWWISE_ADAM: "PARTIAL_ROWWISE_ADAM",
 }
+_STATES = {
+    OptimizerKind.SGD: 0,
+    OptimizerKind.ADAGRAD: 1,
+    OptimizerKind.ROWWISE_ADAGRAD: 1,
+    OptimizerKind.ADAM: 2,
+    OptimizerKind.PARTIAL_ROWWISE_ADAM: 2,
+}
 _DECAY = {Decay.NONE: "NONE", Decay.L2: "L2", Decay.DECOUPLED: "DECOUPLE"}
 _BOUNDS = {
     BoundsCheck.NONE: "NONE",
@@ -57,15 +64,15 @@ class Lines:
         Sets the learning rate, with {} for it.
     restore
         Saves and loads into a new module.
-    weights
-        The module's tensor of all tables.
+    memory
+        Names of the module's tensors that hold all tables, and each of their states.
     """
 
     device: str
     imports: str
     build: str
     rate: str
-    weights: str
+    memory: tuple[str, ...]
     restore: tuple[str, ...]
     after_load: str = ""
     torchrec: bool = False
@@ -151,6 +158,7 @@ def _fbgemm(problem: Problem, device: str, variants: list[str]) -> Lines:
         "device=device",
     ]
     build = _function("SplitTableBatchedEmbeddingBagsCodegen", options)
+    momenta = [f"momentum{number}" for number in range(1, _STATES[optimizer.kind] + 1)]
     step = optimizer.step - 1
     after = f"tbe.iter.fill_({step})\ntbe.iter_cpu.fill_({step})\n" if optimizer.is_adam else ""
     frozen = ""
@@ -161,7 +169,7 @@ def _fbgemm(problem: Problem, device: str, variants: list[str]) -> Lines:
         imports=_FBGEMM_IMPORTS,
         build=build,
         rate="tbe.set_learning_rate({!r})",
-        weights="weights_host" if device == "cpu" else "weights_dev",
+        memory=tuple(f"{name}_{'host' if device == 'cpu' else 'dev'}" for name in ("weights", *momenta)),
         restore=(
             "saved = tbe.state_dict()",
             "tbe = build()",
@@ -200,7 +208,7 @@ def _torchrec(problem: Problem, variants: list[str]) -> Lines:
         imports=_TORCHREC_IMPORTS,
         build=f"{build}\ntbe.bounds_check_mode = BoundsCheckMode.{mode}",
         rate="tbe.learning_rate = {!r}",
-        weights="weight",
+        memory=("weight",) if optimizer.kind is OptimizerKind.SGD else ("weight", "momentum"),
         restore=(
             "old = tbe",
             "tbe = build()",

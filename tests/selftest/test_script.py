@@ -13,11 +13,13 @@ from equivcheck import findings
 from equivcheck.arithmetic import Arithmetic
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.case import (
+    BadIndex,
     Bag,
     Call,
     Case,
     CaseError,
     Feature,
+    IndexFault,
     Layout,
     Lookup,
     Optimizer,
@@ -80,6 +82,98 @@ def test_scripts_of_systems_on_a_gpu_compile(name: str) -> None:
     compile(text, "script.py", "exec")
     assert text.startswith('"""It is wrong.')
     assert "check(" in text
+
+
+PRUNED = Case(
+    features=(Feature(rows=3, dim=4, bags=(Bag((Lookup(0),)),)),),
+    optimizer=Optimizer(OptimizerKind.ROWWISE_ADAGRAD),
+    bad_indices=(BadIndex(IndexFault.PRUNED),),
+)
+BESIDE = Verdict(
+    Status.FAILED,
+    (Discrepancy(Tensor.OUTPUT, Symptom.NOT_EXACT, 0, ""), Discrepancy(Tensor.GUARDS, Symptom.BYTES, -1, "weight")),
+)
+ROW_BEFORE = """
+class RowBefore(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, start):
+        return start + READ * beside(tbe.weights_host, 4)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        beside(tbe.weights_host, 4).sub_(WRITTEN * gradient.flatten())
+        beside(tbe.momentum1_host, 1).add_(COUNTED)
+
+
+def beside(tensor, size):
+    return tensor.detach().as_strided((size,), (1,), tensor.storage_offset() - size)
+
+
+output_0 = RowBefore.apply(torch.zeros(1, 4, requires_grad=True))
+"""
+
+
+@pytest.mark.parametrize("name", ["fbgemm-cuda", "torchrec-triton"])
+@pytest.mark.parametrize(
+    "verdict",
+    [BESIDE, Verdict(Status.FAILED, BESIDE.discrepancies[1:]), Verdict(Status.FAILED, BESIDE.discrepancies[:1])],
+)
+def test_tables_lie_in_memory_of_the_script_where_what_is_beside_them_matters(name: str, verdict: Verdict) -> None:
+    text = script(Evidence("", name, materialise(PRUNED), verdict, Arithmetic(), None, {}))
+    compile(text, "script.py", "exec")
+    states = "momentum1_dev" if name == "fbgemm-cuda" else "momentum"
+    assert f'check_around("{states}")' in text.splitlines()
+    seen = verdict.discrepancies[-1].tensor is Tensor.GUARDS
+    assert ("backward(" in text) == seen
+    assert ('check("output"' in text) == (verdict.discrepancies[0].tensor is Tensor.OUTPUT)
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "counted", "sign"),
+    [
+        (0, 0, 0, "right"),
+        (1, 0, 0, "output: 4 of 4 elements are wrong"),
+        (0, 1, 0, "weights_host has 12 elements, and elements [-4, -3, -2, -1] were written"),
+        (0, 0, 1, "momentum1_host has 3 elements, and elements [-1] were written"),
+    ],
+)
+def test_a_row_before_the_table_is_seen(tmp_path: Path, read: int, written: int, counted: int, sign: str) -> None:
+    """FBGEMM's CPU TBE refuses -1; what its CUDA kernels do instead is done here to its tables."""
+    if not shows(FILES[0]):
+        pytest.skip("the system does not run here")
+    text = script(Evidence("", "fbgemm-cpu", materialise(PRUNED), BESIDE, Arithmetic(), None, {}))
+    call = "output_0 = tbe(indices_0, offsets_0)\n"
+    assert call in text
+    fault = ROW_BEFORE.replace("READ", str(read)).replace("WRITTEN", str(written)).replace("COUNTED", str(counted))
+    (tmp_path / "s.py").write_text(text.replace(call, fault))
+    ran = command("s.py", folder=tmp_path)
+    assert sign in (ran.stdout if sign == "right" else ran.stderr), ran.stderr
+    assert (ran.returncode == 0) == (sign == "right")
+
+
+def test_a_right_systems_script_with_memory_of_its_own_passes(tmp_path: Path) -> None:
+    if not shows(FILES[0]):
+        pytest.skip("the system does not run here")
+    right = Case(features=PRUNED.features, optimizer=PRUNED.optimizer, weight_values=Values(Regime.UNIFORM))
+    text = script(Evidence("", "fbgemm-cpu", materialise(right), BESIDE, Arithmetic(), None, {}))
+    (tmp_path / "s.py").write_text(text)
+    ran = command("s.py", folder=tmp_path)
+    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["right"]), ran.stderr
+    assert "check_around" in text
+
+
+def test_scripts_of_findings_on_a_gpu_compile() -> None:
+    from equivcheck.commands.script import _evidence
+
+    for path in FILES:
+        finding = findings.load_finding(path)
+        if not finding.subject.startswith(("fbgemm-cuda", "torchrec-triton")) or finding.shown_by:
+            continue
+        text = script(_evidence(path, None, LIMIT))
+        compile(text, path.stem, "exec")
+        if path.stem.endswith("pruned-index"):
+            assert text.count("check_around(") == 2
+            assert 'check("output"' in text
 
 
 def test_a_script_of_an_ended_process_looks_at_every_result(tmp_path: Path) -> None:
