@@ -74,7 +74,7 @@ RUN_LENGTH = replace(
     pooling=(Pooling.SUM, Pooling.MEAN),
     hot=(*axes.RUN_LENGTHS,),
     rowless=(False,),
-    forced=(*(None,) * 6, *forced.NARROW_TABLES),
+    forced=(*(None,) * 6, *forced.NARROW_TABLES, *forced.THRESHOLDS * 2),
 )
 POOLING = replace(_PLAIN, name="pooling", feature_counts=(0,), empty=ANY.empty, forced=(*(None,) * 4, *forced.MEAN))
 WEIGHTS = replace(

@@ -97,6 +97,14 @@ def _narrow_tables() -> tuple[Forced, ...]:
     )
 
 
+def _thresholds() -> tuple[Forced, ...]:
+    """Runs at the lengths at which kernels change their way: a warp's, and a block's."""
+    return tuple(
+        _forced(f"run at {least + 1}", hot=range(least, least + 3), feature_counts=(0,), calls=UPDATING)
+        for least in (31, 255)
+    )
+
+
 def _weighted_repeats() -> tuple[Forced, ...]:
     sizes = {"N<=32": (1, 32), "N 33-1024": (33, 1024), "N>1024": (1025, 4097)}
     result = []
@@ -171,8 +179,11 @@ def _pending() -> tuple[Forced, ...]:
 
 
 def _warned() -> tuple[Forced, ...]:
-    """Warnings that are counted in one forward and in the next."""
-    return (_forced("warnings, two steps", bounds=(BoundsCheck.WARNING,), steps=(2,)),)
+    """Warnings that are counted in one forward and in the next; and what must raise, whatever else is drawn."""
+    return (
+        _forced("warnings, two steps", bounds=(BoundsCheck.WARNING,), steps=(2,)),
+        _forced("fatal, one step", bounds=(BoundsCheck.FATAL,), steps=(1,), ranks=(0,)),
+    )
 
 
 def _bias_corrections() -> tuple[Forced, ...]:
@@ -224,6 +235,7 @@ MEAN = _mean()
 DECAY = _decay()
 UNSORTED = _unsorted()
 NARROW_TABLES = _narrow_tables()
+THRESHOLDS = _thresholds()
 WEIGHTED_REPEATS = _weighted_repeats()
 ELEMENT_WISE = _element_wise()
 RESTORED = _restored()

@@ -205,7 +205,7 @@ class _Drawing:
                 return mode, (BadIndex(IndexFault.PRUNED, self._choose(_POSITIONS)),), ()
             return mode, (), ()
         indices = self._chooser.several(self._bad_index, (0, 0, 1, 1, 2, 3)) if menu.index_faults else []
-        offsets = self._chooser.several(self._bad_offset, (0, 0, 0, 0, 1, 2)) if menu.offset_faults else []
+        offsets = self._chooser.several(self._bad_offset, (0, 0, 0, 1, 1, 2)) if menu.offset_faults else []
         return mode, tuple(indices), tuple(offsets)
 
     def _bad_index(self) -> BadIndex:

@@ -320,7 +320,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("sums-flushed", Kind.HARDWARE, _FlushesSums, Subtlety.EDGE),
     _fault("products-flushed", Kind.HARDWARE, _FlushesProducts, Subtlety.EDGE),
     _fault("rows-in-tf32", Kind.HARDWARE, _Tf32Operands, Subtlety.BITS, f"{_TRITON}/issues/8407"),
-    _fault("tensor-core-sums", Kind.HARDWARE, _TensorCoreSums, Subtlety.BITS, first=("forward",)),
+    _fault("tensor-core-sums", Kind.HARDWARE, _TensorCoreSums, Subtlety.BITS, first=("optimizer_state",)),
     _fault("root-of-a-reciprocal-root", Kind.HARDWARE, _ApproximateRoot, Subtlety.BITS),
     _fault(
         "warp-of-columns", Kind.OPTIMIZER, _WarpOfColumns, Subtlety.EDGE, "https://github.com/pytorch/FBGEMM/pull/2509"

@@ -33,7 +33,7 @@ ON_THE_HOST = {"chunks-not-awaited"}
 def compiled(names: list[str], cache: Path) -> list[dict[str, Any]]:
     """What the script says about each kernel."""
     environment = os.environ | {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": str(SCRIPT.parents[2])}
-    command = [sys.executable, SCRIPT, "sm_90", *names]
+    command = [sys.executable, str(SCRIPT), "sm_90", *names]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
