@@ -154,9 +154,10 @@ class Erred(Event, frozen=True, tag="erred"):
 
 
 class Stopped(Event, frozen=True, tag="stopped"):
-    """A gate ended before its tests did; `reason` is a sentence."""
+    """A gate ended before its tests did, after so many seconds; `reason` is a sentence."""
 
     reason: str
+    seconds: float = 0.0
 
 
 class Finished(Event, frozen=True, tag="finished"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -99,7 +99,7 @@ def gather(
         done=len(mine) - len(missing),
         missing=missing,
         started=min((event.time for event in kept if hasattr(event, "time")), default=""),
-        seconds=sum(event.seconds for event in kept if isinstance(event, Finished)),
+        seconds=_seconds(kept),
         budget=max((plan.budget for plan in plans), default=0.0),
         judged=sum(statuses.values()) - statuses.get(Status.UNSUPPORTED, 0),
         statuses=statuses,
@@ -168,6 +168,12 @@ def _statuses(found: dict[str, int], reruns: list[CaseRerun], compared: list[Cas
     statuses.update(event.status.value for event in reruns)
     statuses.update(event.status.value for event in compared if event.agreement != Agreement.NOT_RUN)
     return dict(sorted(statuses.items()))
+
+
+def _seconds(kept: Sequence[AnyEvent]) -> float:
+    """What the tests took; where they did not come to their end, until the gate ended them."""
+    finished = sum(event.seconds for event in kept if isinstance(event, Finished))
+    return finished or max((event.seconds for event in kept if isinstance(event, Stopped)), default=0.0)
 
 
 def _types(found: dict[str, TypeCounts]) -> dict[str, TypeCounts]:

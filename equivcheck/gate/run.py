@@ -97,7 +97,7 @@ class Gate:
                 try:
                     self._child(pinned, done, saved, start)
                 except Interrupted as interrupted:
-                    self._keep(Stopped(str(interrupted)))
+                    self._keep(Stopped(str(interrupted), time.time() - start))
             cases.mkdir(exist_ok=True)  # the engine removes it where nothing was saved
             result = self._result()
             with contextlib.suppress(Interrupted):
@@ -162,13 +162,13 @@ class Gate:
                 rest = [event for event in child.events() if event is not None][self._taken :]
                 for event in rest:
                     self._take(event, pinned, tests)
-                self._keep(Stopped(str(interrupted)))
+                self._keep(Stopped(str(interrupted), time.time() - start))
                 return
             status, log = child.exit_status, child.log
         if status not in (0, 1, 5):
             what = f"ended with exit status {status}" if status >= 0 else f"was ended by signal {-status}"
             tail = " | ".join(log.strip().splitlines()[-_LOG_LINES:])
-            self._keep(Stopped(f"pytest {what}: {tail}"))
+            self._keep(Stopped(f"pytest {what}: {tail}", time.time() - start))
 
     def _following(self, child: Child, pinned: dict[str, str], tests: Path, start: float) -> Iterator[AnyEvent | None]:
         """The child's events, each kept before it is passed on, until the budget is spent."""
