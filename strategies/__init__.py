@@ -28,7 +28,8 @@ from strategies.choices import (
 )
 from strategies.forced import PAIRS
 from strategies.menu import Forced, Menu
-from strategies.pool import pool, pooled, signature
+from strategies.pool import pool, pooled
+from strategies.signatures import Signature, signatures
 
 __equivcheck__ = 1
 """Marks this package as equivcheck's: other projects have folders named `strategies`, too."""
@@ -39,6 +40,7 @@ __all__ = [
     "Forced",
     "Menu",
     "Profile",
+    "Signature",
     "bounds_cases",
     "call_cases",
     "cases",
@@ -54,7 +56,7 @@ __all__ = [
     "random_case",
     "run_length_cases",
     "sharing_cases",
-    "signature",
+    "signatures",
     "small_table_cases",
     "steps_cases",
     "stochastic_cases",

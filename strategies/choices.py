@@ -106,7 +106,7 @@ BOUNDS = replace(
     name="bounds",
     bounds=tuple(BoundsCheck)[1:],
     index_faults=tuple(IndexFault),
-    offset_faults=tuple(OffsetFault),
+    offset_faults=(*OffsetFault, OffsetFault.PLUS_ONE, OffsetFault.PLUS_ONE),
     forced=(*(None,) * 16, *forced.BOUNDS, *forced.WARNED * 3),
     steps=(1, 2),
 )

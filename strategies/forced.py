@@ -179,10 +179,12 @@ def _pending() -> tuple[Forced, ...]:
 
 
 def _warned() -> tuple[Forced, ...]:
-    """Warnings that are counted in one forward and in the next; and what must raise, whatever else is drawn."""
+    """Warnings that are counted in one forward and in the next; and a first offset that alone is wrong."""
+    first: dict[str, Container[Any]] = {"index_counts": (0,), "offset_counts": (1,), "offset_positions": (0,)}
     return (
         _forced("warnings, two steps", bounds=(BoundsCheck.WARNING,), steps=(2,)),
-        _forced("fatal, one step", bounds=(BoundsCheck.FATAL,), steps=(1,), ranks=(0,)),
+        _forced("fatal first offset", bounds=(BoundsCheck.FATAL,), **first),
+        _forced("warned first offset", bounds=(BoundsCheck.WARNING,), **first),
     )
 
 

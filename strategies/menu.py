@@ -107,6 +107,9 @@ class Menu:
     bounds: tuple[BoundsCheck, ...] = tuple(BoundsCheck)
     index_faults: tuple[IndexFault, ...] = tuple(IndexFault)
     offset_faults: tuple[OffsetFault, ...] = tuple(OffsetFault)
+    index_counts: tuple[int, ...] = (0, 0, 1, 1, 2, 3)
+    offset_counts: tuple[int, ...] = (0, 0, 0, 1, 1, 2)
+    offset_positions: tuple[int, ...] = (0, 0, 1, 2, 3, 5, 7, 31, 63, 255, 1000)
 
     feature_parts: tuple[int, ...] = (1, 1, 1, 2, 2, 3, 4)
     feature_counts: tuple[int, ...] = (*(0,) * 150, *axes.FEATURES[2:])

@@ -1,21 +1,16 @@
-"""Widths and types from a small pool, for subjects whose kernels are compiled for those of a case.
+"""Widths from a small pool, for subjects whose kernels are compiled for those of a case.
 
 Compiling takes longer than everything else in a case: TorchRec's Triton TBE has the sum of all widths as a constant in
 its kernels, and five kernels to a step. With any width in any case, hardly two cases would share a compiled kernel. A
-soak runs so many cases that types and optimizer come from a pool, too; values and structure are drawn anew each time.
+soak runs so many cases that everything else that is compiled comes from a pool, too (`strategies/signatures.py`).
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
-from typing import Any
 
 import msgspec
 
 from equivcheck import words
 from equivcheck.case import Case, Feature
-from strategies.chooser import SeededChooser
-from strategies.menu import Menu
 
 _CHOICES = (
     (4, 8, 16),
@@ -24,21 +19,6 @@ _CHOICES = (
     (1, 2, 3, 5, 31, 33, 35, 65, 129),
 )
 """A run has one width of each: two powers of two, a multiple of four, and one that a vector of four does not divide."""
-
-
-_COMPILED = ("weights", "output", "accumulation", "indices", "weighted", "optimizers", "decay", "rounding")
-"""Axes of a menu that are constants, or types of arguments, of a compiled kernel."""
-
-
-def signature(menu: Menu, key: int) -> Menu:
-    """The menu with a single option, chosen by `key`, of each axis that kernels are compiled for.
-
-    The same key chooses the same of equal menus: their kernels are then shared. An option comes as often as the menu
-    lists it.
-    """
-    chooser = SeededChooser(words.derive(key, "signature"))
-    options: dict[str, Any] = {name: (chooser.choose(getattr(menu, name)),) for name in _COMPILED}
-    return replace(menu, **options)
 
 
 def pool(seed: int) -> tuple[int, ...]:

@@ -101,6 +101,11 @@ class _Drawing:
     def _axis(self, name: str, options: tuple[T, ...]) -> Axis[T]:
         return Axis(options, *self._pins.get(name, (0, len(options) - 1)))
 
+    def _allowed(self, name: str, options: tuple[T, ...]) -> tuple[T, ...]:
+        """The options of an axis that a forced pair leaves."""
+        least, most = self._pins.get(name, (0, len(options) - 1))
+        return options[least : most + 1]
+
     def _draw(self, name: str, options: tuple[T, ...]) -> T:
         """One of the options of an axis, as often as it is listed."""
         return options[0] if len(options) == 1 else self._axis(name, options).draw(self._chooser)
@@ -204,15 +209,24 @@ class _Drawing:
             if IndexFault.PRUNED in menu.index_faults and self._choose((False,) * 24 + (True,)):
                 return mode, (BadIndex(IndexFault.PRUNED, self._choose(_POSITIONS)),), ()
             return mode, (), ()
-        indices = self._chooser.several(self._bad_index, (0, 0, 1, 1, 2, 3)) if menu.index_faults else []
-        offsets = self._chooser.several(self._bad_offset, (0, 0, 0, 1, 1, 2)) if menu.offset_faults else []
+        indices = (
+            self._chooser.several(self._bad_index, self._allowed("index_counts", menu.index_counts))
+            if menu.index_faults
+            else []
+        )
+        offsets = (
+            self._chooser.several(self._bad_offset, self._allowed("offset_counts", menu.offset_counts))
+            if menu.offset_faults
+            else []
+        )
         return mode, tuple(indices), tuple(offsets)
 
     def _bad_index(self) -> BadIndex:
         return BadIndex(self._choose(self._menu.index_faults), self._choose(_POSITIONS))
 
     def _bad_offset(self) -> BadOffset:
-        return BadOffset(self._choose(self._menu.offset_faults), self._choose(_POSITIONS))
+        positions = self._allowed("offset_positions", self._menu.offset_positions)
+        return BadOffset(self._choose(self._menu.offset_faults), self._choose(positions))
 
     def _poison(self, weighted: bool) -> tuple[Poison, ...]:
         drawn = self._draw("poison", self._menu.poison)
