@@ -12,14 +12,13 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,12 +30,17 @@ from equivcheck.outcome import Outcome
 from equivcheck.runner import Run, Subject
 from equivcheck.verdict import Status, Tensor
 
+if TYPE_CHECKING:
+    import strategies
+
 CHUNK = 500
 """Cases of one chunk: several seconds on the CPU TBE, so that handing over costs nothing."""
 SLOW_CHUNK = 50
 """The same for kernels that are interpreted, or compiled while they run, and take a hundred times as long."""
 SIGNATURES = 16
-"""Combinations of types and optimizer of a soak of compiled kernels, each of which is compiled for several seconds."""
+"""Combinations of types, widths, optimizer and so on of a soak of compiled kernels: each is compiled for a while."""
+SAME_SIGNATURE = SLOW_CHUNK // 2
+"""Cases in a row that have one of them. A process then compiles for two a chunk, and others compile for others."""
 SIZES = 2**9
 """Elements of a case's work, tables and outputs. Fixed costs of a step then outweigh its elements."""
 
@@ -271,7 +275,7 @@ class _Process:
                 f"{self._plan.subject} ended its process ({self._process.exitcode}) before its first case"
             )
         seed = int(self.journal.read_text())
-        case, menu = draw(seed, self._plan.subject)
+        case, menu = draw(seed, self._plan.subject, self._plan.first)
         ended = Soaked(self._plan.subject, first=seed, last=seed + 1)
         add(ended.counts.statuses, Status.CRASHED.value)
         data = msgspec.json.decode(case.to_json())
@@ -280,37 +284,50 @@ class _Process:
         return ended, (seed + 1, self._chunk[1]) if seed + 1 < self._chunk[1] else None
 
 
-def draw(seed: int, subject: str) -> tuple[Case, str]:
-    """The case of a seed, and the name of its menu."""
+def draw(seed: int, subject: str, first: int = 0) -> tuple[Case, str]:
+    """The case of a seed, and the name of its menu; `first` is the soak's first seed: signatures depend on it."""
     from equivcheck.engine.subjects import load_subject
 
-    return _Drawing(load_subject(subject)).case(seed)
+    return _Drawing(load_subject(subject), first).case(seed)
 
 
 class _Drawing:
-    """Menus without what a subject refuses, in turn; of types and widths from a pool where kernels are compiled."""
+    """Menus without what a subject refuses, in turn; with few signatures in a soak where kernels are compiled."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, first: int) -> None:
         import strategies
         from strategies import choices
 
-        menus = [menu.supported(subject.backend.supports) for menu in choices.MENUS if menu is not choices.LARGE]
-        small, compiles = strategies.Budget(SIZES, SIZES, SIZES), _compiles(subject)
-        widths = strategies.pool(0)
+        supports = subject.backend.supports
+        menus = [menu.supported(supports) for menu in choices.MENUS if menu is not choices.LARGE]
+        small = strategies.Budget(SIZES, SIZES, SIZES)
 
         def drawn(seed: int) -> tuple[Case, str]:
             menu = menus[seed % len(menus)]
-            if not compiles:
-                return strategies.random_case(seed, small, menu), menu.name
-            key = seed // len(menus) % SIGNATURES
-            case = strategies.random_case(seed, small, signature(seed % len(menus), key))
-            return strategies.pooled(case, widths), menu.name
+            return strategies.random_case(seed, small, menu), menu.name
 
-        @cache
-        def signature(number: int, key: int) -> strategies.Menu:
-            return strategies.signature(menus[number], key)
+        def signed(seed: int) -> tuple[Case, str]:
+            signature, narrowed = signatures[(seed - first) // SAME_SIGNATURE % SIGNATURES]
+            menu = narrowed[seed % len(narrowed)]
+            return signature.applied(strategies.random_case(seed, small, menu)), menu.name
 
-        self.case = drawn
+        if _compiles(subject):
+            drawn_from = strategies.signatures(menus, first, SIGNATURES, supports)
+            signatures = [(signature, _shares(signature, drawn_from, menus)) for signature in drawn_from]
+        self.case = signed if _compiles(subject) else drawn
+
+
+def _shares(
+    signature: strategies.Signature, others: Sequence[strategies.Signature], menus: list[strategies.Menu]
+) -> list[strategies.Menu]:
+    """The menus that have a signature, each the more often the fewer of the others it has."""
+    found = []
+    for menu in menus:
+        narrowed = signature.narrowed(menu)
+        if narrowed is not None:
+            having = sum(other.narrowed(menu) is not None for other in others)
+            found += [narrowed] * (len(others) // having)
+    return found
 
 
 def _compiles(subject: Subject) -> bool:
@@ -334,7 +351,7 @@ def _serve(plan: Plan, connection: Connection, journal: str) -> None:
     built_in = built_in_folder()
     findings = load_findings((built_in,) if built_in else ())
     concerned = tuple(finding for finding in findings if finding.concerns(subject.name, subject.versions))
-    drawing = _Drawing(subject)
+    drawing = _Drawing(subject, plan.first)
     with Path(journal).open("w") as noted:
         while (chunk := _received(connection)) is not None:
             started, used = time.perf_counter(), time.process_time()

@@ -7,12 +7,27 @@ from pathlib import Path
 import pytest
 
 import strategies
-from equivcheck.case import Case
+from equivcheck.case import Case, Rounding
 from equivcheck.engine.subjects import load_subject
+from equivcheck.formats import DType
 from equivcheck.outcome import SUPPORTED, Support
+from equivcheck.problem import materialise
 from equivcheck.runner import Subject
-from equivcheck.soak import SIGNATURES, Plan, Ratios, Soaked, _Drawing, as_text, draw, soak
+from equivcheck.soak import (
+    SAME_SIGNATURE,
+    SIGNATURES,
+    SIZES,
+    SLOW_CHUNK,
+    Plan,
+    Ratios,
+    Soaked,
+    _Drawing,
+    as_text,
+    draw,
+    soak,
+)
 from strategies import choices
+from strategies.data import Recipe
 
 KERNELS = Path(__file__).with_name("kernels.py")
 
@@ -75,37 +90,104 @@ class _Compiles:
         return SUPPORTED
 
 
-def _types(case: Case) -> tuple[object, ...]:
+COMPILES = Subject("compiles", _Compiles())  # type: ignore[arg-type]
+RUN = SIGNATURES * SAME_SIGNATURE
+
+
+def _compiled_for(case: Case) -> tuple[object, ...]:
+    """What a signature fixes, as the case has it; the order of features may differ."""
     weights = case.per_sample_weights
     optimizer = (case.optimizer.kind, case.optimizer.decay)
-    return case.weights, case.output, case.accumulation, case.rounding, optimizer, weights and weights.dtype
+    types = (case.weights, case.output, case.accumulation, case.indices, weights and weights.dtype)
+    widths = tuple(sorted(case.table_shapes[table][1] for table in case.tables))
+    return (*types, case.pooling, case.rounding, *optimizer, widths)
 
 
-def test_compiled_kernels_get_types_and_widths_from_a_pool() -> None:
-    drawing = _Drawing(Subject("compiles", _Compiles()))  # type: ignore[arg-type]
-    number = len(choices.MENUS) - 1
-    drawn = [drawing.case(seed)[0] for seed in range(4 * SIGNATURES * number)]
-    assert {dim for case in drawn for _, dim in case.table_shapes} <= set(strategies.pool(0))
-    any_case = drawn[::number]  # of the first menu
-    assert len({_types(case) for case in any_case}) <= SIGNATURES
-    assert len({case.weights for case in any_case}) == 3
-    assert len({case.to_json() for case in any_case}) > 0.9 * len(any_case)
+def test_compiled_kernels_get_few_signatures() -> None:
+    """1,000 cases, which drawn one axis from a pool after the other had 326 of them."""
+    drawing = _Drawing(COMPILES, 0)
+    drawn = [drawing.case(seed) for seed in range(1000)]
+    assert len({_compiled_for(case) for case, _ in drawn}) <= SIGNATURES
+    assert len({case.to_json() for case, _ in drawn}) > 950
+    assert {menu for _, menu in drawn} == {menu.name for menu in choices.MENUS if menu is not choices.LARGE}
+
+
+def test_cases_in_a_row_have_one_signature() -> None:
+    drawing = _Drawing(COMPILES, 11)
+    blocks = [range(11 + k * SAME_SIGNATURE, 11 + (k + 1) * SAME_SIGNATURE) for k in range(SIGNATURES)]
+    found = [{_compiled_for(drawing.case(seed)[0]) for seed in block} for block in blocks]
+    assert set(map(len, found)) == {1}
+    assert SLOW_CHUNK % SAME_SIGNATURE == 0
+    assert len(set.union(*found)) >= SIGNATURES - 1
+
+
+def test_runs_have_other_signatures_and_one_has_the_same() -> None:
+    menus = [menu for menu in choices.MENUS if menu is not choices.LARGE]
+    runs = [strategies.signatures(menus, first, SIGNATURES, lambda case: True) for first in range(60)]
+    every = {signature for run in runs for signature in run}
+    assert len(every) > 0.9 * 60 * SIGNATURES
+    for axis in ("weights", "output", "accumulation", "optimizers", "decay", "pooling", "rounding", "weighted"):
+        assert {option for signature in every for option in signature.options} >= set(getattr(choices.ANY, axis))
+    assert {len(signature.widths) for signature in every} >= {1, 2, 3, 4}
+    assert len({width for signature in every for width in signature.widths}) > 50
+    assert _Drawing(COMPILES, 5).case(400) == _Drawing(COMPILES, 5).case(400)
+    assert _Drawing(COMPILES, 5).case(400) != _Drawing(COMPILES, 6).case(400)
+
+
+@pytest.mark.parametrize("first", range(6))
+def test_a_signature_fits_cases_of_every_menu_that_has_it(first: int) -> None:
+    """Menus keep what they are for: tables are shared, rounding is stochastic; and nothing is out of range."""
+    drawing = _Drawing(COMPILES, first)
+    for seed in range(first, first + RUN):
+        case, menu = drawing.case(seed)
+        assert Case.from_json(case.to_json()) == case
+        materialise(case)
+        if menu == "stochastic":
+            assert case.rounding is Rounding.STOCHASTIC
+        if menu == "weights":
+            assert case.per_sample_weights is not None
+        if menu == "sharing":
+            assert len(case.tables) == 4
+
+
+def test_sharing_survives_signatures() -> None:
+    drawings = [(first, _Drawing(COMPILES, first)) for first in range(6)]
+    drawn = [drawing.case(seed) for first, drawing in drawings for seed in range(first, first + RUN)]
+    shared = [len(set(case.tables)) < len(case.tables) for case, menu in drawn if menu == "sharing"]
+    assert sum(shared) > 0.8 * len(shared) > 40
+
+
+def test_combinations_that_a_subject_refuses_are_drawn_again() -> None:
+    menus = [choices.ANY, choices.OPTIMIZER]
+    found = strategies.signatures(menus, 3, 40, lambda case: case.weights is DType.FP16)
+    assert all(DType.FP16 is signature.options[0] for signature in found)
+    assert len(strategies.signatures(menus, 3, 40, lambda case: False)) == 40
+
+
+@pytest.mark.parametrize("name", ["any", "stochastic", "small tables"])
+def test_a_menu_without_a_signatures_options_does_not_have_it(name: str) -> None:
+    menu = next(menu for menu in choices.MENUS if menu.name == name)
+    for seed in range(50):
+        (signature,) = strategies.signatures([choices.ANY], seed, 1, lambda case: True)
+        narrowed = signature.narrowed(menu)
+        if narrowed is None:
+            assert name != "any"
+            continue
+        assert (narrowed.weights, narrowed.output) == (signature.options[:1], signature.options[1:2])
+        assert set(narrowed.recipes) <= set(menu.recipes)
+        powers = all(width & (width - 1) == 0 for width in signature.widths)
+        assert powers or Recipe.SQUARES not in narrowed.recipes
 
 
 def test_other_kernels_get_any() -> None:
-    drawing = _Drawing(load_subject(f"{KERNELS}:Right"))
+    subject = load_subject(f"{KERNELS}:Right")
+    drawing = _Drawing(subject, 0)
     widths = {dim for seed in range(600) for _, dim in drawing.case(seed)[0].table_shapes}
     assert len(widths) > 10
-
-
-@pytest.mark.parametrize("name", ["any", "optimizer"])
-def test_a_signature_leaves_one_option_of_what_is_compiled(name: str) -> None:
-    menu = next(menu for menu in choices.MENUS if menu.name == name)
-    narrowed = strategies.signature(menu, 3)
-    assert len(narrowed.weights) == len(narrowed.output) == len(narrowed.optimizers) == 1
-    assert narrowed.recipes == menu.recipes
-    assert strategies.signature(menu, 3).weights == narrowed.weights
-    assert len({strategies.signature(menu, key).optimizers for key in range(40)}) == len(menu.optimizers)
+    menus = [menu.supported(subject.backend.supports) for menu in choices.MENUS if menu is not choices.LARGE]
+    budget = strategies.Budget(SIZES, SIZES, SIZES)
+    for seed in range(60):
+        assert drawing.case(seed)[0] == strategies.random_case(seed, budget, menus[seed % len(menus)])
 
 
 def test_soaks_of_several_chunks_are_counted_together() -> None:
