@@ -38,9 +38,8 @@ CHUNK = 500
 SLOW_CHUNK = 50
 """The same for kernels that are interpreted, or compiled while they run, and take a hundred times as long."""
 SIGNATURES = 16
-"""Combinations of types, widths, optimizer and so on of a soak of compiled kernels: each is compiled for a while."""
-SAME_SIGNATURE = SLOW_CHUNK // 2
-"""Cases in a row that have one of them. A process then compiles for two a chunk, and others compile for others."""
+"""Combinations of types, widths, optimizer and so on of a soak of compiled kernels: each is compiled for a while.
+A slow chunk of cases has one: 16 processes then compile for different ones at first, and later find them on disk."""
 SIZES = 2**9
 """Elements of a case's work, tables and outputs. Fixed costs of a step then outweigh its elements."""
 
@@ -307,7 +306,7 @@ class _Drawing:
             return strategies.random_case(seed, small, menu), menu.name
 
         def signed(seed: int) -> tuple[Case, str]:
-            signature, narrowed = signatures[(seed - first) // SAME_SIGNATURE % SIGNATURES]
+            signature, narrowed = signatures[(seed - first) // SLOW_CHUNK % SIGNATURES]
             menu = narrowed[seed % len(narrowed)]
             return signature.applied(strategies.random_case(seed, small, menu)), menu.name
 
