@@ -16,7 +16,7 @@ from equivcheck import words as w
 from equivcheck.bags import FeatureBags, bags_of
 from equivcheck.captured import CapturedBatch
 from equivcheck.case import BoundsCheck, Call, Case, IndexFault, OffsetFault, OptimizerKind, PerSampleWeights
-from equivcheck.problem import Problem, materialise
+from equivcheck.problem import Batch, Problem, materialise
 
 HOT_RUN = 33
 """A row is hot from this run length on: longer than a warp."""
@@ -198,6 +198,8 @@ def _computed(case: Case, problem: Problem | None) -> Facts:
     if case.bad_offsets and problem is not None:
         repaired = [_repaired_lengths(batch.offsets, len(batch.indices)) for batch in problem.batches]
         numbers[Number.BAG] = _distinct(np.concatenate([np.asarray(numbers[Number.BAG]), *repaired]))
+        if any(_in_several_features(problem, *pair) for pair in zip(problem.batches, repaired, strict=True)):
+            flags.add(Flag.IN_SEVERAL_FEATURES)
     _sizes(case, features, numbers)
     return Facts(numbers, _choices(case, tables), frozenset(flags))
 
@@ -398,6 +400,19 @@ def _repaired_lengths(offsets: npt.NDArray[np.integer], lookups: int) -> npt.NDA
     within = np.maximum.accumulate(np.clip(offsets.astype(np.int64), 0, lookups))
     within[-1] = lookups
     return np.diff(within)
+
+
+def _in_several_features(problem: Problem, batch: Batch, lengths: npt.NDArray[np.int64]) -> bool:
+    """Whether, with bags of the repaired `lengths`, a row is named by lookups of several features."""
+    firsts = np.cumsum((0, *batch.bags[:-1]))
+    totals = np.add.reduceat(np.append(lengths, 0), firsts) * (np.asarray(batch.bags) > 0)
+    feature = np.repeat(np.arange(len(totals)), totals)
+    table = np.asarray(problem.feature_tables)[feature]
+    count = np.asarray([rows for rows, _ in problem.case.table_shapes])[table]
+    named = batch.indices[len(batch.indices) - len(feature) :].astype(np.int64)
+    row = np.where((named < -1) | (named >= count), 0, named)
+    keys = np.stack([table, row, feature])[:, (row >= 0) & (count > 0)]
+    return bool(np.unique(keys, axis=1).shape[1] > np.unique(keys[:2], axis=1).shape[1])
 
 
 def _last_is_long(sizes: npt.NDArray[np.int64], kept: int | None) -> bool:
