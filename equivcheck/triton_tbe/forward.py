@@ -46,7 +46,7 @@ def gather(
     elsewhere
         Features whose bags another kernel computes.
     """
-    spans, lanes = lanes_of(bags.places, features, tile.columns, tile.span, elsewhere)
+    segments, lanes = lanes_of(bags.places, features, tile.columns, tile.span, elsewhere)
     launch(
         _gather,
         (triton.cdiv(lanes, tile.lanes),),
@@ -56,7 +56,7 @@ def gather(
         per_sample_weights,
         bags.pointers,
         features.pointers,
-        spans,
+        segments,
         lanes,
         UNPOOLED=bags.places.is_unpooled,
         MEAN=mean,
@@ -80,7 +80,7 @@ def _gather(
     per_sample_weights,
     bags,
     features,
-    spans,
+    segments,
     lanes,
     UNPOOLED: tl.constexpr,
     MEAN: tl.constexpr,
@@ -94,21 +94,21 @@ def _gather(
 ):
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     live = lane < lanes
-    span = tl.where(live, lane // SPAN, 0)
-    in_segment = (lane - tl.load(spans.lane + span)).to(tl.int32)
-    lanes_of_bag = tl.load(spans.lanes_of_bag + span).to(tl.int32)
+    segment = tl.load(segments.of_span + lane // SPAN, mask=live, other=0)
+    in_segment = (lane - tl.load(segments.lane + segment)).to(tl.int32)
+    lanes_of_bag = tl.load(segments.lanes_of_bag + segment).to(tl.int32)
     number = in_segment // lanes_of_bag
-    live = live & (number < tl.load(spans.bags + span))
-    bag = tl.load(spans.bag + span) + number
-    dim = tl.load(spans.dim + span)
+    live = live & (number < tl.load(segments.bags + segment))
+    bag = tl.load(segments.bag + segment) + number
+    dim = tl.load(segments.dim + segment)
     if UNPOOLED:
         feature = tl.load(bags.feature + bag, mask=live, other=0)
         rows = tl.load(features.rows + feature)
         table = tl.load(features.element_base + feature)
     else:
-        rows = tl.load(spans.rows + span)
-        table = tl.load(spans.element_base + span)
-    place = tl.load(spans.output + span) + number * tl.load(spans.stride + span)
+        rows = tl.load(segments.rows + segment)
+        table = tl.load(segments.element_base + segment)
+    place = tl.load(segments.output + segment) + number * tl.load(segments.stride + segment)
     column = ((in_segment - number * lanes_of_bag) * COLUMNS)[:, None] + tl.arange(0, COLUMNS)[None, :]
     inside = live[:, None] & (column < tl.multiple_of(dim, VECTOR)[:, None])
     total = pooled(

@@ -1,8 +1,7 @@
 """Lanes: how the forward's work is cut up. A lane is so many columns of one bag.
 
 A program holds as many lanes as it has threads, whatever the tables' widths. It has to know whose they are, so lanes
-are numbered segment by segment, and each span of them belongs to one segment and says what a program wants to know:
-looking its segment up first would cost every program the wait for one more load.
+are numbered segment by segment, and a span of them belongs to one segment.
 """
 
 from __future__ import annotations
@@ -20,13 +19,15 @@ MOST_LANES = 2**30
 """Lanes of a segment: kernels count those in 32 bits. Longer segments are cut."""
 
 
-class SpanPointers(NamedTuple):
-    """As kernels take it, (spans,) int64 each: of each span, what its segment is.
+class SegmentPointers(NamedTuple):
+    """As kernels take it, int64 unless said otherwise.
 
-    `lane` is the number of the segment's first lane, `lanes_of_bag` how many each of its bags has; `dim`, `rows` and
-    `element_base` are those of its feature's table; `bag`, `bags`, `output` and `stride` those of its `Segment`.
+    `of_span` (spans,) int32 is the segment of each span of lanes. All others are (segments,): `lane` is the number of a
+    segment's first lane, `lanes_of_bag` how many each of its bags has; `dim`, `rows` and `element_base` are those of
+    its feature's table; `bag`, `bags`, `output` and `stride` those of its `Segment`.
     """
 
+    of_span: Tensor
     lane: Tensor
     lanes_of_bag: Tensor
     dim: Tensor
@@ -39,9 +40,9 @@ class SpanPointers(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """Spans, and how many lanes they have together."""
+    """Segments, and how many lanes they have together, whole spans."""
 
-    spans: SpanPointers
+    segments: SegmentPointers
     number: int
 
 
@@ -70,28 +71,34 @@ def _numbered(places: BagPlaces, features: FeatureLayout, columns: int, span: in
         if segment.feature not in without
         for piece in _pieces(segment, MOST_LANES // lanes_of_feature[segment.feature])
     ]
-    table = [features.feature_tables[segment.feature] for segment in segments]
-    layout = features.tables
     per_bag = np.asarray([lanes_of_feature[segment.feature] for segment in segments], np.int64)
     bags = np.asarray([segment.bags for segment in segments], np.int64)
     spans = -(-bags * per_bag // span)
     ends = np.cumsum(spans)
+    total = int(ends[-1]) if segments else 0
+    numbers = np.asarray([(s.feature, s.bag, s.bags, s.output, s.stride) for s in segments], np.int64).reshape(-1, 5)
     columns_of = (
-        (ends - spans) * span,
-        per_bag,
-        [layout.shapes[t][1] for t in table],
-        [layout.shapes[t][0] for t in table],
-        [layout.element_bases[t] for t in table],
-        [segment.bag for segment in segments],
-        bags,
-        [segment.output for segment in segments],
-        [segment.stride for segment in segments],
+        np.stack([(ends - spans) * span, per_bag, spans, *numbers.T]) if segments else np.zeros((8, 0), np.int64)
     )
-    both = np.asarray([*columns_of, spans], np.int64).reshape(len(columns_of) + 1, len(segments))
-    *values, counts = torch.from_numpy(both).to(places.feature.device)
-    total = int(spans.sum())
-    repeated = torch.stack(values).repeat_interleave(counts, dim=1, output_size=total)
-    return Lanes(SpanPointers(*repeated), total * span)
+    lane, lanes_of_bag, spans_of, feature, bag, count, output, stride = torch.from_numpy(columns_of).to(
+        places.feature.device
+    )
+    of_span = torch.arange(len(segments), dtype=torch.int32, device=lane.device)
+    return Lanes(
+        SegmentPointers(
+            of_span.repeat_interleave(spans_of, output_size=total),
+            lane,
+            lanes_of_bag,
+            features.dims[feature],
+            features.rows[feature],
+            features.element_bases[feature],
+            bag,
+            count,
+            output,
+            stride,
+        ),
+        total * span,
+    )
 
 
 def _pieces(segment: Segment, most: int) -> list[Segment]:

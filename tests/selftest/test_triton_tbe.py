@@ -421,12 +421,11 @@ def test_a_segment_with_more_lanes_than_32_bits_count_is_cut(
 
     features = FeatureLayout(TableLayout.build([(9, 16)]), [0], torch.device("cpu"))
     monkeypatch.setattr(lanes, "MOST_LANES", max(most, 4))
-    spans, number = lanes.lanes_of(fixed_batch(features, 5), features, 4, 1, frozenset())
-    assert number == len(spans.lane) == 5 * 4
-    assert len(set(spans.lane.tolist())) == pieces
-    assert spans.output.tolist() == [16 * int(bag) for bag in spans.bag]
-    bag = spans.bag + (torch.arange(number) - spans.lane) // spans.lanes_of_bag
-    assert bag.tolist() == [bag for bag in range(5) for _ in range(4)]
+    segments, number = lanes.lanes_of(fixed_batch(features, 5), features, 4, 1, frozenset())
+    assert number == len(segments.of_span) == 5 * 4
+    assert len(segments.bags) == pieces
+    assert segments.bags.sum() == 5
+    assert segments.output.tolist() == [16 * int(bag) for bag in segments.bag]
 
 
 @pytest.mark.parametrize("rows", [32_766, 32_767, 70_000])
