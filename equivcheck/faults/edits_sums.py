@@ -336,14 +336,14 @@ RUNS: tuple[Fault, ...] = (
         Kind.RUNS,
         "The path of short runs takes those below 31, that of middle ones those from 32.",
         _EDGE,
-        _backward("live = exists & (last - first < MIDDLE_RUN)", "live = exists & (last - first < MIDDLE_RUN - 1)"),
+        _backward("(last - first < MIDDLE_RUN)", "(last - first < MIDDLE_RUN - 1)"),
     ),
     Fault(
         "run-of-32-twice",
         Kind.RUNS,
         "A run of 32 is updated by the paths of short runs and of middle ones.",
         _EDGE,
-        _backward("live = exists & (last - first < MIDDLE_RUN)", "live = exists & (last - first <= MIDDLE_RUN)"),
+        _backward("(last - first < MIDDLE_RUN)", "(last - first <= MIDDLE_RUN)"),
     ),
     Fault(
         "chunk-loses-its-last",

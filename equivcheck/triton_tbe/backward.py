@@ -65,31 +65,23 @@ def update(
     paths = []
     for number, (width, _) in enumerate(features.tables.width_classes):
         common = (runs.pointers, runs.first[:, number:], runs.first.stride(0), features.table_pointers)
-        short = run_tile(device, width, partial(runs.lengths, number))
-        launch(
-            _update_short,
-            (programs(device, triton.cdiv(runs.most[ALL][number], short.rows)),),
-            *common,
-            gradients,
-            *changed,
-            **applying,
-            **kinds,
-            MIDDLE_RUN=MIDDLE_RUN,
-            **short.constants,
-        )
-        paths.append(f"backward: runs below {MIDDLE_RUN} {short}")
-        if runs.most[MIDDLE][number]:
-            middle = side_tile(device, width, MIDDLE_RUN)
+        most_short, most_middle = runs.most[ALL][number], runs.most[MIDDLE][number]
+        short, middle = run_tile(device, width, partial(runs.lengths, number)), side_tile(device, width, MIDDLE_RUN)
+        for is_middle, tile, most in ((False, short, most_short), (True, middle, most_middle)):
             launch(
-                _update_middle,
-                (programs(device, runs.most[MIDDLE][number]),),
+                _update_whole,
+                (programs(device, triton.cdiv(most, tile.rows)),),
                 *common,
                 gradients,
                 *changed,
+                IS_MIDDLE=is_middle,
                 **applying,
                 **kinds,
-                **middle.constants,
+                MIDDLE_RUN=MIDDLE_RUN,
+                **tile.constants,
             )
+        paths.append(f"backward: runs below {MIDDLE_RUN} {short}")
+        if most_middle:
             paths.append(f"backward: runs from {MIDDLE_RUN} {middle}")
         if runs.most[LONG][number]:
             split = chunk_tile(device, width, 2 * count, CHUNK)
@@ -124,7 +116,7 @@ def update(
 
 
 @triton.jit(do_not_specialize=["lists", "seed", "number"])
-def _update_short(
+def _update_whole(
     runs,
     of_class,
     lists,
@@ -134,6 +126,7 @@ def _update_short(
     hyper,
     seed,
     number,
+    IS_MIDDLE: tl.constexpr,
     OPTIMIZER: tl.constexpr,
     DECAY: tl.constexpr,
     STOCHASTIC: tl.constexpr,
@@ -145,61 +138,26 @@ def _update_short(
     STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Each run that is shorter than MIDDLE_RUN, ROWS of them at once: sum its gradients and apply them."""
+    """Each run below MIDDLE_RUN, or of the list of middle ones: sum its gradients, and apply them.
+
+    ROWS runs at once, LOOKUPS of each side by side.
+    """
+    if IS_MIDDLE:
+        of_class += lists
     runs_end = tl.load(of_class + 1)
     column = tl.arange(0, COLUMNS)
     begin = tl.load(of_class) + tl.program_id(0) * ROWS
     for leading in range(begin, runs_end, tl.num_programs(0) * ROWS):
         run = leading + tl.arange(0, ROWS)
         exists = run < runs_end
+        if IS_MIDDLE:
+            run = tl.load(runs.middle + run, mask=exists, other=0)
         first = tl.load(runs.start + run, mask=exists, other=0)
         last = tl.load(runs.start + run + 1, mask=exists, other=0)
         row, element, dim = _row_of_run(runs, tables, run, exists, VECTOR)
-        live = exists & (last - first < MIDDLE_RUN)
+        live = exists if IS_MIDDLE else exists & (last - first < MIDDLE_RUN)
         now = current(state, row, element, dim, column, live, ACCUMULATION, OPTIMIZER)
         last = tl.where(live, last, first)
-        total = _gradient_sum(
-            runs, gradients, first, last, dim, column, ACCUMULATION, VECTOR, ROWS, LOOKUPS, STEPS, COLUMNS
-        )
-        update_rows(
-            state, now, hyper, seed, number, total, row, element, dim, column, live, OPTIMIZER, DECAY, STOCHASTIC
-        )
-
-
-@triton.jit(do_not_specialize=["lists", "seed", "number"])
-def _update_middle(
-    runs,
-    of_class,
-    lists,
-    tables,
-    gradients,
-    state,
-    hyper,
-    seed,
-    number,
-    OPTIMIZER: tl.constexpr,
-    DECAY: tl.constexpr,
-    STOCHASTIC: tl.constexpr,
-    ACCUMULATION: tl.constexpr,
-    VECTOR: tl.constexpr,
-    ROWS: tl.constexpr,
-    LOOKUPS: tl.constexpr,
-    STEPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """Each run of middle length: sum its gradients, LOOKUPS of them side by side, and apply them."""
-    of_class += lists
-    runs_end = tl.load(of_class + 1)
-    column = tl.arange(0, COLUMNS)
-    begin = tl.load(of_class) + tl.program_id(0) * ROWS
-    for leading in range(begin, runs_end, tl.num_programs(0) * ROWS):
-        entry = leading + tl.arange(0, ROWS)
-        live = entry < runs_end
-        run = tl.load(runs.middle + entry, mask=live, other=0)
-        first = tl.load(runs.start + run, mask=live, other=0)
-        last = tl.load(runs.start + run + 1, mask=live, other=0)
-        row, element, dim = _row_of_run(runs, tables, run, live, VECTOR)
-        now = current(state, row, element, dim, column, live, ACCUMULATION, OPTIMIZER)
         total = _gradient_sum(
             runs, gradients, first, last, dim, column, ACCUMULATION, VECTOR, ROWS, LOOKUPS, STEPS, COLUMNS
         )

@@ -15,12 +15,14 @@ SCRIPT = Path(__file__).with_name("triton_compiling.py")
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 KERNELS = {
     "_check_indices",
+    "_count_runs",
+    "_encode_runs",
     "_gather",
     "_linearise",
     "_multiply",
     "_sum_chunks",
     "_update_long",
-    "_update_short",
+    "_update_whole",
     "_weight_gradient",
 }
 
