@@ -63,6 +63,7 @@ class Summary:
     first_done: int = 0  # tests of a gate that come before its slices
     failures: list[Told] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+    ended: dict[str, list[str]] = field(default_factory=dict)
     earlier: list[Told] = field(default_factory=list)
     replayed: list[FindingReplayed] = field(default_factory=list)
 
@@ -77,10 +78,8 @@ class Summary:
                 self._slice(event)
             case CaseEnded():
                 (self.earlier if event.earlier_run else self.failures).append(event.failure)
-                if not event.earlier_run and not event.again:
-                    row = self._row(event.property, event.subject)
-                    row.failed += 1
-                    row.counts.statuses[event.failure.status] = row.counts.statuses.get(event.failure.status, 0) + 1
+                if not event.earlier_run:
+                    self._ended(event)
             case FindingReplayed():
                 self.replayed.append(event)
             case CaseRerun() | CaseCompared() | FaultTried():
@@ -110,6 +109,16 @@ class Summary:
         for row in rows:
             coverage.merge(row.coverage)
         return rows, merged(row.counts for row in rows), coverage
+
+    def _ended(self, event: CaseEnded) -> None:
+        """A case has ended its process. Its slice will count it, unless it is given up: then nothing else does."""
+        self.ended.setdefault(event.test, []).append(event.failure.status)
+        if event.again:
+            return
+        row = self._row(event.property, event.subject)
+        row.failed += 1
+        for status in self.ended[event.test]:
+            row.counts.statuses[status] = row.counts.statuses.get(status, 0) + 1
 
     def _slice(self, event: SliceFinished) -> None:
         row = self._row(event.property, event.subject)
