@@ -70,8 +70,8 @@ class Placed:
         return values, self._guard(elements[self.outside])
 
     def guard(self) -> Guard:
-        """The bytes around the tensor alone, as they are now: of a contiguous one, nothing else is copied."""
-        if not self.tensor.is_contiguous():
+        """The bytes outside alone, as they are now: where they surround the tensor, nothing else is copied."""
+        if not self.tensor.is_contiguous() or self.tensor.numel() + self.outside.sum() != len(self.outside):
             return self.read()[1]
         start = int(self.tensor.storage_offset())
         end = start + self.tensor.numel()
