@@ -121,7 +121,7 @@ def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 
 def wait_until(so: Callable[[], bool]) -> None:
-    """Wait two minutes at most: pytest imports torch before it runs a test, on a machine that does other things, too."""
+    """Wait two minutes at most: pytest imports torch before it runs a test, on a machine that is not free, too."""
     until = time.monotonic() + 120
     while not so():
         assert time.monotonic() < until
