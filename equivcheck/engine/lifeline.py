@@ -16,7 +16,12 @@ _AGAIN = 30.0
 
 
 def hold_on(descriptor: int) -> None:
-    """End this process as by Ctrl-C when the pipe's other end is gone."""
+    """End this process as by Ctrl-C when the pipe's other end is gone. To be called in the main thread.
+
+    A shell lets what it starts in the background ignore Ctrl-C, and so does whatever that starts.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def wait() -> None:
         os.read(descriptor, 1)

@@ -102,13 +102,15 @@ def test_a_worker_that_has_lost_its_gate_does_not_join_the_next(tmp_path: Path) 
             join(tmp_path)
 
 
-def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    """pytest in the middle of a test, whose starter is killed and can end nothing."""
+@pytest.mark.parametrize("ctrl_c", ["SIG_DFL", "SIG_IGN"])
+def test_a_child_ends_with_the_process_that_started_it(ctrl_c: str, tmp_path: Path) -> None:
+    """pytest in the middle of a test, whose starter is killed and can end nothing, and may run in the background."""
     (tmp_path / "test_waits.py").write_text(
         "import pathlib, time\n\n\ndef test_waits():\n    pathlib.Path('runs').touch()\n    time.sleep(300)\n"
     )
     starter = (
-        "import fcntl, signal\nfrom pathlib import Path\nfrom equivcheck.engine.child import Child, Request\n"
+        f"import fcntl, signal\nsignal.signal(signal.SIGINT, signal.{ctrl_c})\n"
+        "from pathlib import Path\nfrom equivcheck.engine.child import Child, Request\n"
         "lock = open('lock', 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\n"
         "child = Child(Request((Path('test_waits.py'),), workers='1'), inherited=(lock.fileno(),))\nsignal.pause()\n"
     )
