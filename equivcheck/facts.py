@@ -16,6 +16,7 @@ from equivcheck import words as w
 from equivcheck.bags import FeatureBags, bags_of
 from equivcheck.captured import CapturedBatch
 from equivcheck.case import BoundsCheck, Call, Case, IndexFault, OffsetFault, OptimizerKind, PerSampleWeights
+from equivcheck.oracle.lookups import Repair, repair
 from equivcheck.problem import Batch, Problem, materialise
 
 HOT_RUN = 33
@@ -196,8 +197,9 @@ def _computed(case: Case, problem: Problem | None) -> Facts:
         if not all(one_pass.repairs(batch.offsets, len(batch.indices), always=always) for batch in batches):
             flags.add(Flag.RACING_OFFSETS)
     if case.bad_offsets and problem is not None:
-        repaired = [_repaired_lengths(batch.offsets, len(batch.indices)) for batch in problem.batches]
-        numbers[Number.BAG] = _distinct(np.concatenate([np.asarray(numbers[Number.BAG]), *repaired]))
+        repaired = [repair(problem, batch) for batch in problem.batches]
+        lengths = [np.diff(found.offsets) for found in repaired]
+        numbers[Number.BAG] = _distinct(np.concatenate([np.asarray(numbers[Number.BAG]), *lengths]))
         if any(_in_several_features(problem, *pair) for pair in zip(problem.batches, repaired, strict=True)):
             flags.add(Flag.IN_SEVERAL_FEATURES)
     _sizes(case, features, numbers)
@@ -395,23 +397,12 @@ def _with_repaired_rows(case: Case, features: tuple[FeatureBags, ...]) -> tuple[
     return tuple(replace(f, rows=part) for f, part in zip(features, parts, strict=True))
 
 
-def _repaired_lengths(offsets: npt.NDArray[np.integer], lookups: int) -> npt.NDArray[np.int64]:
-    """Bag lengths after the repair that the contract describes: clipped, the running maximum, N at the end."""
-    within = np.maximum.accumulate(np.clip(offsets.astype(np.int64), 0, lookups))
-    within[-1] = lookups
-    return np.diff(within)
-
-
-def _in_several_features(problem: Problem, batch: Batch, lengths: npt.NDArray[np.int64]) -> bool:
-    """Whether, with bags of the repaired `lengths`, a row is named by lookups of several features."""
-    firsts = np.cumsum((0, *batch.bags[:-1]))
-    totals = np.add.reduceat(np.append(lengths, 0), firsts) * (np.asarray(batch.bags) > 0)
-    feature = np.repeat(np.arange(len(totals)), totals)
-    table = np.asarray(problem.feature_tables)[feature]
-    count = np.asarray([rows for rows, _ in problem.case.table_shapes])[table]
-    named = batch.indices[len(batch.indices) - len(feature) :].astype(np.int64)
-    row = np.where((named < -1) | (named >= count), 0, named)
-    keys = np.stack([table, row, feature])[:, (row >= 0) & (count > 0)]
+def _in_several_features(problem: Problem, batch: Batch, repaired: Repair) -> bool:
+    """Whether a row is named by lookups of several features, with offsets as they are repaired."""
+    edges = repaired.offsets[np.cumsum((0, *batch.bags))]
+    feature = np.repeat(np.arange(len(batch.bags)), np.diff(edges))
+    rows = repaired.rows[edges[0] : edges[-1]]
+    keys = np.stack([np.asarray(problem.feature_tables)[feature], rows, feature])[:, rows >= 0]
     return bool(np.unique(keys, axis=1).shape[1] > np.unique(keys[:2], axis=1).shape[1])
 
 

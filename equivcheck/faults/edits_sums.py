@@ -383,8 +383,7 @@ RUNS: tuple[Fault, ...] = (
         Kind.RUNS,
         "Every lookup is a run of its own; all update from the same old row.",
         _FEW,
-        _transpose("is_run = (row != previous) & (row < end)", "is_run = row < end")
-        + _transpose("begins = row != previous", "begins = (row != previous) | (row < end)")
+        _transpose("begins = row != previous", "begins = (row != previous) | (row < end)")
         + _NO_LONGER_RUNS
         + _MORE_RUNS_THAN_ROWS,
         report=f"{_FBGEMM}/pull/586",
@@ -394,13 +393,7 @@ RUNS: tuple[Fault, ...] = (
         Kind.RUNS,
         "Lookups of a run from the ninth on are runs of their own.",
         _EDGE,
-        _transpose(
-            "is_run = (row != previous) & (row < end)",
-            _EIGHTH + "is_run = ((row != previous) | (row == eighth)) & (row < end)",
-        )
-        + _transpose(
-            "begins = row != previous", _EIGHTH + "begins = (row != previous) | ((row == eighth) & (row < end))"
-        )
+        _transpose("begins = row != previous", _EIGHTH + "begins = (row != previous) | ((row == eighth) & (row < end))")
         + _NO_LONGER_RUNS
         + _MORE_RUNS_THAN_ROWS,
     ),

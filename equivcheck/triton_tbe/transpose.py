@@ -230,10 +230,9 @@ def _count_runs(
     LONG_RUN: tl.constexpr,
 ):
     """How many runs of each list begin in each chunk."""
-    chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
-    position = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    row, previous = _neighbours(rows, position, count, end)
-    is_run = (row != previous) & (row < end)
+    chunk, position = _positions(CHUNKS, CHUNK)
+    row, _, begins = _neighbours(rows, position, count, end)
+    is_run = begins & (row < end)
     is_middle, is_long = _longer(rows, row, is_run, position, count, MIDDLE_RUN, LONG_RUN)
     inside = chunk < chunks
     tl.store(begun + chunk, tl.sum(is_run.to(tl.int32), axis=1), mask=inside)
@@ -262,14 +261,12 @@ def _encode_runs(
     LONG_RUN: tl.constexpr,
 ):
     """Start, row and table of each run; lists of runs, with the first of each class; each lookup's gradient's place."""
-    chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
-    position = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+    chunk, position = _positions(CHUNKS, CHUNK)
     live = position < count
     place = tl.load(places + tl.load(runs.order + position, mask=live, other=0), mask=live, other=0)
     tl.store(runs.place + position, place, mask=live)
 
-    row, previous = _neighbours(rows, position, count, end)
-    begins = row != previous
+    row, previous, begins = _neighbours(rows, position, count, end)
     is_run = begins & (row < end)
     is_middle, is_long = _longer(rows, row, is_run, position, count, MIDDLE_RUN, LONG_RUN)
     follows = (chunk > 0) & (chunk < chunks)
@@ -312,11 +309,23 @@ def _longer(rows, row, is_run, position, count, MIDDLE_RUN: tl.constexpr, LONG_R
 
 
 @triton.jit
+def _positions(CHUNKS: tl.constexpr, CHUNK: tl.constexpr):
+    """Chunks of this program, and (chunks, CHUNK) their sorted lookups."""
+    chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
+    return chunk, chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+
+
+@triton.jit
 def _neighbours(rows, position, count, end):
-    """Row of each sorted lookup, and of the one before it. Before the first stands -1, behind the last the end."""
+    """Row of each sorted lookup, that of the one before it, and whether the two differ.
+
+    Before the first stands -1, behind the last the end.
+    """
     row = tl.load(rows + position, mask=position < count, other=end).to(tl.int64)
     previous = tl.load(rows + position - 1, mask=(position > 0) & (position <= count), other=-1).to(tl.int64)
-    return row, tl.where(position <= count, previous, row)
+    previous = tl.where(position <= count, previous, row)
+    begins = row != previous
+    return row, previous, begins
 
 
 @triton.jit
