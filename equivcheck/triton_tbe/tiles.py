@@ -61,6 +61,8 @@ INTERPRETED_PRODUCT_COLUMNS = 256
 """NumPy's OpenBLAS multiplies 16 x 64 x 256 and less on one thread; more threads wait for each other ten times as long
 where every core has a worker of the suite (measured 2026-11-30)."""
 INTERPRETED_FLAT = 8_192
+INTERPRETED_PROGRAMS = 2
+"""So that cases small enough for the interpreter take the second step, for which a GPU needs 100,000 runs."""
 PROGRAM_COST, STEP_COST, ELEMENT_COST = 3.0e-3, 0.9e-3, 30e-9
 """Seconds that the interpreter takes for a program, for a step of its loop, and for an element of a step's tile.
 Measured 2026-11-30, Triton 3.7.1: a gather and sum of 8,192 elements takes 1.1 ms, of 131,072 four."""
@@ -197,7 +199,8 @@ def flat(device: torch.device) -> int:
 
 def programs(device: torch.device, tiles: int) -> int:
     """How many programs to launch that go through at most `tiles` tiles, in steps of as many."""
-    return min(tiles, PROGRAMS_PER_PROCESSOR * _processors(device)) if device.type == "cuda" else tiles
+    most = PROGRAMS_PER_PROCESSOR * _processors(device) if device.type == "cuda" else INTERPRETED_PROGRAMS
+    return min(tiles, most)
 
 
 @cache
