@@ -10,7 +10,7 @@ import pytest
 
 from equivcheck.case import Case
 from equivcheck.coverage import Coverage
-from equivcheck.engine.check import CaseFailed, Check, NotJudged, describe, failure_type
+from equivcheck.engine.check import CaseFailed, Check, EndedBefore, NotJudged, describe, failure_type
 from equivcheck.engine.constants import seed_alone
 from equivcheck.engine.counts import Counts, add
 from equivcheck.engine.failures import Failure, Told, tell
@@ -108,6 +108,8 @@ class _Hunt:
         def example(case: Case) -> None:
             try:
                 self.property.body(case, check)
+            except EndedBefore:
+                return  # told already; not rejected, since Hypothesis would then draw other cases after it
             except NotJudged:
                 hypothesis.reject()
             except CaseFailed as failed:

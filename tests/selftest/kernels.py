@@ -126,6 +126,25 @@ class Crashes(Right):
         return super().run(problem)
 
 
+class Noted(Right):
+    """Writes the lengths of every case's bags down, in `noted.txt`."""
+
+    def run(self, problem: Problem) -> Outcome:
+        with Path("noted.txt").open("a") as notes:
+            notes.write(f"{np.diff(problem.batches[0].offsets).tolist()}\n")
+        return super().run(problem)
+
+
+class NotedCrash(Noted):
+    """The same, and ends its process at two bags of three."""
+
+    def run(self, problem: Problem) -> Outcome:
+        outcome = super().run(problem)
+        if np.diff(problem.batches[0].offsets).tolist() == [3, 3]:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return outcome
+
+
 class Killed(Right):
     """Its process is killed at bags of three, as the kernel does where memory runs out."""
 

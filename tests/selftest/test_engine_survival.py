@@ -41,6 +41,19 @@ def test_a_slice_goes_on_past_a_case_that_crashed(engine: Engine) -> None:
     assert not (engine.folder / "failures" / ".journal").exists()
 
 
+def test_after_a_crash_the_slice_draws_the_cases_that_it_would_have_drawn(engine: Engine) -> None:
+    profile = "--equivcheck-profile=default"
+    assert engine.run("Noted", "-n1", profile).returncode == 0
+    notes = engine.folder / "noted.txt"
+    expected = set(notes.read_text().splitlines())
+    assert "[3, 3]" in expected
+    assert len(expected) > 50
+    notes.unlink()
+    assert engine.run("NotedCrash", "-n1", profile).returncode == 1
+    assert len(engine.events("ended")) == 1
+    assert set(notes.read_text().splitlines()) == expected
+
+
 def test_a_worker_that_hangs_is_ended_at_the_time_limit(engine: Engine) -> None:
     engine.change("max_size=3", "max_size=1")
     result = engine.run("Hangs", "-n1", "--equivcheck-time-limit=1")
