@@ -126,6 +126,16 @@ class Crashes(Right):
         return super().run(problem)
 
 
+class OnAGpu(Right):
+    """Says that it is on a GPU, and that cases with an odd number of lookups need a process of their own."""
+
+    def versions(self) -> dict[str, str]:
+        return {"gpu": "none"}
+
+    def isolation(self, case: Case) -> str:
+        return "its lookups are odd in number" if case.lookups % 2 else ""
+
+
 class Noted(Right):
     """Writes the lengths of every case's bags down, in `noted.txt`."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import strategies
+from equivcheck import words
 from equivcheck.case import Case, Rounding
 from equivcheck.engine.subjects import load_subject
 from equivcheck.formats import DType
@@ -14,6 +15,7 @@ from equivcheck.outcome import SUPPORTED, Support
 from equivcheck.problem import materialise
 from equivcheck.runner import Subject
 from equivcheck.soak import (
+    ISOLATED,
     SIGNATURES,
     SIZES,
     SLOW_CHUNK,
@@ -69,6 +71,18 @@ def test_time_ends_a_soak_within_a_chunk(tmp_path: Path) -> None:
     found = soak(Plan(f"{KERNELS}:Right", seconds=10.0, processes=1, chunk=10**6), tmp_path)
     assert 0 < found.cases < 10**5
     assert found.last < 10**6
+
+
+def test_on_a_gpu_few_cases_get_a_process_of_their_own(tmp_path: Path) -> None:
+    subject = f"{KERNELS}:OnAGpu"
+    seeds = range(400, 1_000)
+    found = soak(Plan(subject, first=seeds[0], cases=len(seeds), processes=1), tmp_path)
+    supports = load_subject(subject).backend.supports
+    odd = [seed for seed in seeds if (case := draw(seed, subject)[0]).lookups % 2 and supports(case)]
+    run = [seed for seed in odd if words.derive(seed, "isolated") % ISOLATED == 0]
+    assert len(odd) > len(run) > 0
+    assert (found.left_out, found.cases) == (len(odd) - len(run), len(seeds) - len(odd) + len(run))
+    assert f"{found.left_out} cases that need a process of their own were left out" in "\n".join(as_text(found, 1.0))
 
 
 def test_a_wrong_kernel_is_an_alarm_with_its_case(tmp_path: Path) -> None:
