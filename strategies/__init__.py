@@ -13,6 +13,7 @@ from strategies.choices import (
     from_menu,
     large_cases,
     layout_cases,
+    many_rows_cases,
     nonfinite_cases,
     optimizer_cases,
     pooling_cases,
@@ -26,6 +27,7 @@ from strategies.choices import (
     vbe_cases,
     weights_cases,
 )
+from strategies.edges import edge_cases
 from strategies.forced import PAIRS
 from strategies.menu import Forced, Menu
 from strategies.pool import pool, pooled
@@ -44,10 +46,12 @@ __all__ = [
     "bounds_cases",
     "call_cases",
     "cases",
+    "edge_cases",
     "exact_cases",
     "from_menu",
     "large_cases",
     "layout_cases",
+    "many_rows_cases",
     "nonfinite_cases",
     "optimizer_cases",
     "pool",

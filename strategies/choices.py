@@ -7,7 +7,7 @@ axis, and seeds of zero.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from hypothesis import strategies as st
 
@@ -179,11 +179,32 @@ LARGE = replace(
     feature_counts=(0,),
     recipes=(Recipe.EXACT, Recipe.SMOOTH),
 )
+_MANY_ROWS = 70_000
+MANY_ROWS = replace(
+    _PLAIN,
+    name="many rows",
+    kinds=(BagKind.TRAFFIC,),
+    distributions=(Distribution.UNIFORM,),
+    dims=((1, 2), (4,)),
+    rows=(_MANY_ROWS,),
+    traffic_bags=(5000,),
+    traffic_lengths=(1, 1, 2),
+    hot=(0,),
+    recipes=(Recipe.EXACT,),
+    pooling=(Pooling.SUM,),
+    ranks=(0, 1),
+    feature_parts=(1, 1, 2),
+    feature_counts=(0,),
+    rowless=(False,),
+    sharing=(Sharing.NEVER, Sharing.MAYBE),
+    sizes=(1,),
+)
+"""Tables of which some 5,000 rows are looked up, 300 of them above 2^16; some 20 are 2^16 rows away from another."""
 MENUS = (
     *(ANY, EXACT, RUN_LENGTH, POOLING, WEIGHTS, SHARING, VBE, LAYOUT, BOUNDS, STOCHASTIC, NONFINITE, CALLS, STEPS),
     *(OPTIMIZER, SMALL_TABLES, TRAFFIC, LARGE),
 )
-"""All of them."""
+"""All whose cases fit into any budget."""
 _DEFAULT = Profile.DEFAULT.budget
 
 
@@ -280,6 +301,11 @@ def small_table_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = 
 def traffic_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Bags by a distribution: many hot rows at once, and numbers of distinct rows around 1,024."""
     return _from(TRAFFIC, budget, supports)
+
+
+def many_rows_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
+    """More rows than 16 bits hold, and 5,000 runs; of one size, also where other cases are smaller."""
+    return _from(MANY_ROWS, Budget(*(max(size, 2**20) for size in astuple(budget))), supports)
 
 
 def large_cases(

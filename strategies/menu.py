@@ -204,3 +204,5 @@ _PROBES: dict[str, Callable[[Any], Case]] = {
         features=_ONE, per_sample_weights=None if dtype is None else PerSampleWeights(dtype)
     ),
 }
+PROBED = frozenset(_PROBES)
+"""Axes of which a subject's menu has only what it takes in the simplest case."""

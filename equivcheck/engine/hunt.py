@@ -138,7 +138,8 @@ class _Hunt:
             suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
         )
         recorded = recorded_cases(check.witness)
-        strategy = self.property.strategy(budget, subject.backend.supports) if recorded is None else recorded
+        drawn = self.property.strategy(budget, subject.backend.supports, seed=options.seed, part=self.part.number)
+        strategy = drawn if recorded is None else recorded
         if recorded is None and getattr(subject.backend, "compiles_for_widths", False):
             strategy = of_few_widths(strategy, options.seed)
         given = hypothesis.given(strategy)(example)

@@ -71,15 +71,20 @@ class Property:
         """The file that it stands in."""
         return Path(inspect.getfile(self.body))
 
-    def strategy(self, budget: Budget, supports: Callable[[Case], object] | None = None) -> SearchStrategy[Case]:
-        """The strategy of its cases within a budget; most of them such as a subject `supports`, if it can choose."""
+    def strategy(
+        self, budget: Budget, supports: Callable[[Case], object] | None = None, *, seed: int = 0, part: int = 0
+    ) -> SearchStrategy[Case]:
+        """The strategy of its cases within a budget; most of them such as a subject `supports`, if it can choose.
+
+        A choice of cases that goes through a list asks for the run's `seed` and the slice's number, `part`, too.
+        """
         if not callable(self.cases):
             return self.cases
-        if supports is not None and "supports" in inspect.signature(self.cases).parameters:
-            choosing: Any = self.cases
-            found: SearchStrategy[Case] = choosing(budget, supports=supports)
-            return found
-        return self.cases(budget)
+        asked = inspect.signature(self.cases).parameters
+        choosing: Any = self.cases
+        known = {"supports": supports, "seed": seed, "part": part}
+        found: SearchStrategy[Case] = choosing(budget, **{name: known[name] for name in known if name in asked})
+        return found
 
 
 @dataclass(frozen=True)

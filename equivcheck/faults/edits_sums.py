@@ -300,6 +300,8 @@ _EIGHTH = (
 _NO_LONGER_RUNS = _transpose("is_middle = is_run & (row ==", "is_middle = is_run & (behind < 0) & (row ==")
 """Lists of longer runs stay empty: what is edited cuts all runs into short ones."""
 
+_STEPS = "    for leading in range(begin, runs_end, tl.num_programs(0) * ROWS):\n"
+
 RUNS: tuple[Fault, ...] = (
     Fault(
         "run-of-255-lost",
@@ -398,6 +400,40 @@ RUNS: tuple[Fault, ...] = (
         + _MORE_RUNS_THAN_ROWS,
     ),
     Fault(
+        "runs-beyond-3000-lost",
+        Kind.RUNS,
+        "A list of short runs holds 3,000 of tables of about one width.",
+        _EDGE,
+        _backward(
+            "        exists = run < runs_end\n",
+            "        exists = (run < runs_end) & (IS_MIDDLE | (run < tl.load(of_class) + 3000))\n",
+        ),
+        first=("many_rows",),
+    ),
+    Fault(
+        "second-step-lost",
+        Kind.RUNS,
+        "Programs that go through runs in steps take the first step alone.",
+        _EDGE,
+        _backward(
+            _STEPS + "        run = leading",
+            "    for leading in range(begin, tl.minimum(runs_end, begin + 1), tl.num_programs(0) * ROWS):\n"
+            "        run = leading",
+        ),
+        first=("many_runs", "many_rows"),
+    ),
+    Fault(
+        "second-step-of-long-runs-lost",
+        Kind.RUNS,
+        "Programs that go through long runs in steps take the first step alone.",
+        _EDGE,
+        _backward(
+            _STEPS + "        entry = leading",
+            "    for leading in range(begin, tl.minimum(runs_end, begin + 1), tl.num_programs(0) * ROWS):\n"
+            "        entry = leading",
+        ),
+    ),
+    Fault(
         "last-row-not-updated",
         Kind.RUNS,
         "A table's last row is never updated.",
@@ -438,6 +474,18 @@ RUNS: tuple[Fault, ...] = (
             "number = tl.where(number < end, number & 0xFFF, number)\n"
             "        tl.store(keys + lookup, number.to(keys.dtype.element_ty), mask=inside)",
         ),
+    ),
+    Fault(
+        "keys-of-16-bits",
+        Kind.OFFSETS,
+        "Numbers of rows are cut to 16 bits before they are sorted.",
+        _EDGE,
+        _transpose(
+            "tl.store(keys + lookup, number.to(keys.dtype.element_ty), mask=inside)",
+            "number = tl.where(number < end, number & 0xFFFF, number)\n"
+            "        tl.store(keys + lookup, number.to(keys.dtype.element_ty), mask=inside)",
+        ),
+        first=("many_rows",),
     ),
     Fault(
         "weights-not-permuted",

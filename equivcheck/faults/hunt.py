@@ -213,7 +213,7 @@ class Hunting:
             print_blob=False,
             suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
         )
-        strategy = declared.strategy(budget_of(backend, profile.budget), backend.supports)
+        strategy = declared.strategy(budget_of(backend, profile.budget), backend.supports, seed=self.seed, part=number)
         part = Slice(self.subject.name, number)
         drive: Any = hypothesis.seed(part.seed(self.seed, declared.name))(settings(hypothesis.given(strategy)(example)))
         try:

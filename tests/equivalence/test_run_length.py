@@ -1,6 +1,7 @@
 """Run length: runs of every length around the thresholds at which kernels change their way.
 
-Sees short and long paths that disagree, an off-by-one at the threshold, a run cut in two.
+Sees short and long paths that disagree, an off-by-one at the threshold, a run cut in two; keys of 16 bits, and lists of
+runs that are too small.
 """
 
 import strategies
@@ -17,4 +18,10 @@ def test_run_length(case: Case, check: Check) -> None:
 @property_(strategies.traffic_cases)
 def test_many_runs(case: Case, check: Check) -> None:
     """Each row gets exactly one update a step, also where several hundred runs are long at once."""
+    check(case)
+
+
+@property_(strategies.many_rows_cases, examples=0.1)
+def test_many_rows(case: Case, check: Check) -> None:
+    """Each row gets exactly one update a step, also where 70,000 rows have 5,000 runs."""
     check(case)
