@@ -488,6 +488,18 @@ RUNS: tuple[Fault, ...] = (
         first=("many_rows",),
     ),
     Fault(
+        "sort-by-16-bits",
+        Kind.OFFSETS,
+        "The sort compares 16 bits of the rows' numbers: lookups of rows 2^16 apart stay mixed.",
+        _FEW,
+        _transpose(
+            "rows, order = torch.sort(keys, stable=True)",
+            "order = torch.sort(torch.where(keys < end, keys.long() & 0xFFFF, end), stable=True).indices\n"
+            "    rows = keys[order]",
+        ),
+        first=("many_rows",),
+    ),
+    Fault(
         "weights-not-permuted",
         Kind.PAIRING,
         "Row gradients take the weights in the order of the sort, unpermuted.",
