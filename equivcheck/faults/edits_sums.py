@@ -50,8 +50,8 @@ FORWARD: tuple[Fault, ...] = (
         "Lookup number 33 of a bag is not added: a warp's edge.",
         _EDGE,
         _forward(
-            "mask=lookup < end[:, None], other=-1)",
-            "mask=(lookup < end[:, None]) & (lookup - begin[:, None] != 32), other=-1)",
+            "named = (row >= 0) & (row < rows[:, None])",
+            "named = (row >= 0) & (row < rows[:, None]) & (lookup - begin[:, None] != 32)",
         ),
     ),
     Fault(

@@ -609,11 +609,11 @@ LAYOUT: tuple[Fault, ...] = (
         (
             Edit(
                 "forward.py",
-                "other=-1).to(tl.int64)\n            named",
-                "other=-1).to(tl.int64)\n"
-                "            if indices.dtype.element_ty == tl.int32:\n"
-                "                row = tl.where(row >= 0, row & 0xFF, row)\n"
-                "            named",
+                "found += (index.to(tl.int64),)",
+                "row = index.to(tl.int64)\n"
+                "        if indices.dtype.element_ty == tl.int32:\n"
+                "            row = tl.where(row >= 0, row & 0xFF, row)\n"
+                "        found += (row,)",
             ),
         ),
     ),

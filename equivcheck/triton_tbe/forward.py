@@ -61,6 +61,7 @@ def gather(
         UNPOOLED=bags.places.is_unpooled,
         MEAN=mean,
         ACCUMULATION=TRITON_TYPES[accumulation],
+        LENGTH=tl.int32 if len(indices) < 2**31 else tl.int64,
         VECTOR=features.tables.vector,
         SPAN=tile.span,
         LANES=tile.lanes,
@@ -85,6 +86,7 @@ def _gather(
     UNPOOLED: tl.constexpr,
     MEAN: tl.constexpr,
     ACCUMULATION: tl.constexpr,
+    LENGTH: tl.constexpr,
     VECTOR: tl.constexpr,
     SPAN: tl.constexpr,
     LANES: tl.constexpr,
@@ -94,23 +96,26 @@ def _gather(
 ):
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     live = lane < lanes
-    segment = tl.load(segments.of_span + lane // SPAN, mask=live, other=0)
+    if SPAN == LANES:  # one segment: what is read of it is the same for all lanes, and takes few registers
+        segment = tl.load(segments.of_span + tl.program_id(0))
+    else:
+        segment = tl.load(segments.of_span + lane // SPAN, mask=live, other=0)
     in_segment = (lane - tl.load(segments.lane + segment)).to(tl.int32)
     lanes_of_bag = tl.load(segments.lanes_of_bag + segment).to(tl.int32)
     number = in_segment // lanes_of_bag
     live = live & (number < tl.load(segments.bags + segment))
     bag = tl.load(segments.bag + segment) + number
-    dim = tl.load(segments.dim + segment)
+    dim = tl.broadcast_to(tl.multiple_of(tl.load(segments.dim + segment), VECTOR), (LANES,))
     if UNPOOLED:
         feature = tl.load(bags.feature + bag, mask=live, other=0)
         rows = tl.load(features.rows + feature)
         table = tl.load(features.element_base + feature)
     else:
-        rows = tl.load(segments.rows + segment)
-        table = tl.load(segments.element_base + segment)
+        rows = tl.broadcast_to(tl.load(segments.rows + segment), (LANES,))
+        table = tl.broadcast_to(tl.load(segments.element_base + segment), (LANES,))
     place = tl.load(segments.output + segment) + number * tl.load(segments.stride + segment)
     column = ((in_segment - number * lanes_of_bag) * COLUMNS)[:, None] + tl.arange(0, COLUMNS)[None, :]
-    inside = live[:, None] & (column < tl.multiple_of(dim, VECTOR)[:, None])
+    inside = live[:, None] & (column < dim[:, None])
     total = pooled(
         weights,
         indices,
@@ -124,6 +129,7 @@ def _gather(
         inside,
         MEAN,
         ACCUMULATION,
+        LENGTH,
         VECTOR,
         LANES,
         LOOKUPS,
@@ -148,6 +154,7 @@ def pooled(
     inside,
     MEAN: tl.constexpr,
     ACCUMULATION: tl.constexpr,
+    LENGTH: tl.constexpr,
     VECTOR: tl.constexpr,
     LANES: tl.constexpr,
     LOOKUPS: tl.constexpr,
@@ -158,16 +165,20 @@ def pooled(
 
     `begin`, `end`, and the `rows`, first element `table` and `dim` of the bag's table are (lanes,); `inside` is false
     for columns that are not wanted. A lookup of no row (pruned, or in a table without rows) adds nothing, but counts in
-    a mean's length. STEPS times LOOKUPS loads are under way at once.
+    a mean's length, which is counted in `LENGTH`, an integer type. STEPS times LOOKUPS loads are under way at once, and
+    the indices of the next ones.
     """
     WORK: tl.constexpr = tl.float64 if ACCUMULATION == tl.float64 else tl.float32
     total = tl.zeros((LANES, COLUMNS), ACCUMULATION)
-    longest = tl.max(end - begin, axis=0)
+    longest = tl.max((end - begin).to(LENGTH), axis=0)
     leading = begin[:, None] + tl.arange(0, LOOKUPS)[None, :]
+    following = _indices_from(indices, leading, end, LOOKUPS, STEPS)
     for first in range(0, longest, STEPS * LOOKUPS):
+        present = following
+        following = _indices_from(indices, leading + (first + STEPS * LOOKUPS), end, LOOKUPS, STEPS)
         for step in tl.static_range(STEPS):
             lookup = leading + (first + step * LOOKUPS)
-            row = tl.load(indices + lookup, mask=lookup < end[:, None], other=-1).to(tl.int64)
+            row = present[step]
             named = (row >= 0) & (row < rows[:, None])
             start = tl.multiple_of(table[:, None] + row * dim[:, None], (VECTOR, VECTOR))
             place = weights + (start[:, :, None] + column[:, None, :])
@@ -179,3 +190,14 @@ def pooled(
     if MEAN:
         total = (total.to(WORK) * reciprocal(end - begin, WORK)[:, None]).to(ACCUMULATION)
     return total
+
+
+@triton.jit
+def _indices_from(indices, leading, end, LOOKUPS: tl.constexpr, STEPS: tl.constexpr):
+    """Tuple of STEPS tiles of indices, of lookup `leading` and so many on; -1 from a bag's `end` on."""
+    found = ()
+    for step in tl.static_range(STEPS):
+        lookup = leading + step * LOOKUPS
+        index = tl.load(indices + lookup, mask=lookup < end[:, None], other=-1)
+        found += (index.to(tl.int64),)  # type: ignore[assignment]
+    return found

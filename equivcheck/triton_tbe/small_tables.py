@@ -162,6 +162,7 @@ def _multiply(
             mask,
             MEAN,
             tl.float32,
+            tl.int64,
             VECTOR,
             BAGS,
             LOOKUPS,

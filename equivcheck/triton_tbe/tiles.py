@@ -31,9 +31,11 @@ def allocate_plainly(name: str, shape: tuple[int, ...], dtype: torch.dtype, devi
 
 LANE_COLUMNS = 8
 """Columns of a lane at most: eight of 16 bits are 16 bytes, the widest load of a GPU's thread."""
-WIDE_LANES, NARROW_LANES, SINGLE_LANES = (32, 4, 1), (64, 8, 2), (64, 1, 1)
-"""Of a forward: lanes of a program, loads that each has under way, and warps, where lanes have LANE_COLUMNS columns,
-where they have fewer, and where a mean bag has one lookup. A lane is a thread."""
+SHORT_BAG = 10
+"""Lookups of a mean bag below which a forward waits for the loads before a bag's first row, not for rows."""
+SHORT_LANES, WIDE_LANES, NARROW_LANES, LONE_LANES = (64, 2, 1), (32, 4, 1), (64, 4, 1), (32, 8, 1)
+"""Of a forward: lanes of a program, loads that each has under way, and warps: of short bags; where lanes have
+LANE_COLUMNS columns; where they have fewer; and where the widest bag has two at most."""
 SHORT_TILE, SHORT_STEPS, SHORT_WARPS, MOST_ROWS = 256, 1, 1, 32
 """Of short runs: elements of a program's tile, gradients of a run under way at once, warps, and rows at most."""
 CHUNK_TILE, CHUNK_STEPS, CHUNK_WARPS = 128, 8, 1
@@ -72,7 +74,7 @@ Measured 2026-11-30, Triton 3.7.1: a gather and sum of 8,192 elements takes 1.1 
 class LaneTile:
     """Lanes that one program holds at once, lookups of each in a load, loads under way, and columns of a lane.
 
-    A span of `span` lanes, which divides `lanes`, belongs to one segment. `options` are the compiler's.
+    A span of `span` lanes, which is 1 or `lanes`, belongs to one segment. `options` are the compiler's.
     """
 
     lanes: int
@@ -132,7 +134,12 @@ def lane_tile(
         chosen = _cheapest(lengths(columns), columns)
         return LaneTile(chosen.rows, chosen.lookups, 1, columns, 1)
     columns = math.gcd(LANE_COLUMNS, *widths)
-    sizes = SINGLE_LANES if lookups <= bags else WIDE_LANES if columns == LANE_COLUMNS else NARROW_LANES
+    if lookups < SHORT_BAG * bags:
+        sizes = SHORT_LANES
+    elif max(widths) <= 2 * columns:
+        sizes = LONE_LANES
+    else:
+        sizes = WIDE_LANES if columns == LANE_COLUMNS else NARROW_LANES
     lanes, steps, warps = sizes
     return LaneTile(lanes, 1, steps, columns, lanes, {"num_warps": warps})
 
