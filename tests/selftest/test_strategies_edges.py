@@ -7,11 +7,14 @@ from statistics import median
 
 import hypothesis
 import pytest
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 import strategies
 from equivcheck.case import Call, Case
 from equivcheck.coverage import GOALS, Coverage, Missing
 from equivcheck.engine.constants import seed_alone
+from equivcheck.engine.properties import Property
 from equivcheck.facts import Number, facts
 from equivcheck.formats import DType
 from strategies import Budget, Profile, choices, edges
@@ -67,6 +70,14 @@ def test_two_slices_of_the_default_profile_go_through_all_cases() -> None:
             drive()
     assert len(drawn) == len(set(drawn))
     assert set(counted(tuple(drawn)).missing(BUDGET.work).values()) == {Missing.TOO_LARGE}
+
+
+def test_a_choice_of_cases_that_goes_through_a_list_is_told_the_seed_and_the_part() -> None:
+    def listed(budget: Budget, *, seed: int = 0, part: int = 0) -> SearchStrategy[Case]:
+        return st.just(Case(seed=10 * seed + part))
+
+    declared = Property("listed", lambda case, check: None, listed)
+    assert repr(declared.strategy(BUDGET, seed=3, part=1)) == repr(st.just(Case(seed=31)))
 
 
 def test_cases_of_edges_are_few_and_small() -> None:
