@@ -35,15 +35,22 @@ _LONG_RUN = 1024
 """Longer runs are cut and added up with atomics: embedding_backward_split_device_kernel_template, cta_per_row."""
 
 
+_OVERRIDES = {
+    "FBGEMM_TBE_BOUNDS_CHECK_MODE": "would override the mode of every case",
+    # split_table_batched_embeddings_ops_training.py:1457, embedding_split_host_pt2_autograd_template.cpp:1272
+    "FBGEMM_EXPERIMENTAL_TBE": "may choose the second forward, which fbgemm-cuda+v2 is for",
+    "FBGEMM_TBE_V2": "may choose the second forward, which fbgemm-cuda+v2 is for",
+}
+"""Environment variables with which FBGEMM does something else than it is told."""
+
+
 class _Fbgemm(abc.ABC):
     """What both devices share."""
 
     def __init__(self, device: torch.device, name: str) -> None:
-        if "FBGEMM_TBE_BOUNDS_CHECK_MODE" in os.environ:
-            raise BackendUnavailable(
-                f"FBGEMM_TBE_BOUNDS_CHECK_MODE is set to {os.environ['FBGEMM_TBE_BOUNDS_CHECK_MODE']!r} and would "
-                "override the mode of every case; unset it"
-            )
+        for variable, effect in _OVERRIDES.items():
+            if variable in os.environ:
+                raise BackendUnavailable(f"{variable} is set to {os.environ[variable]!r} and {effect}; unset it")
         self.device = device
         self.name = name
 

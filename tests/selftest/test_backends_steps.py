@@ -516,7 +516,8 @@ def test_versions_name_what_is_under_test() -> None:
     assert FBGEMM.versions()["fbgemm_gpu"].startswith("fbgemm-gpu")
 
 
-def test_a_bounds_mode_from_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FBGEMM_TBE_BOUNDS_CHECK_MODE", "3")
-    with pytest.raises(BackendUnavailable, match="FBGEMM_TBE_BOUNDS_CHECK_MODE is set to '3'"):
+@pytest.mark.parametrize("variable", ["FBGEMM_TBE_BOUNDS_CHECK_MODE", "FBGEMM_EXPERIMENTAL_TBE", "FBGEMM_TBE_V2"])
+def test_what_the_environment_would_override_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "3")
+    with pytest.raises(BackendUnavailable, match=f"{variable} is set to '3'"):
         registry.build("fbgemm-cpu")
