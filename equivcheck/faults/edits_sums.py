@@ -283,7 +283,7 @@ FORWARD: tuple[Fault, ...] = (
             "                total += tl.sum(terms.to(ACCUMULATION), axis=1)",
         ),
         reach=Reach.GPU,
-        first=("run_length", "updated_rows"),
+        first=("updated_rows", "forward"),
         proof=_COMPILED_ONLY + "its tiles hold all lookups of a step, of which compiled ones have eight under way.",
     ),
 )
