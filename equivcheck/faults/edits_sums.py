@@ -90,8 +90,8 @@ FORWARD: tuple[Fault, ...] = (
         (
             Edit(
                 "lanes.py",
-                "[-(-width // columns) for width in features.widths]",
-                "[-(-min(width, features.widths[0]) // columns) for width in features.widths]",
+                "[-(-width // tile.columns_of(width)) for width in features.widths]",
+                "[-(-min(width, features.widths[0]) // tile.columns_of(width)) for width in features.widths]",
             ),
         ),
     ),

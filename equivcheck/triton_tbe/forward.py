@@ -46,7 +46,7 @@ def gather(
     elsewhere
         Features whose bags another kernel computes.
     """
-    segments, lanes = lanes_of(bags.places, features, tile.columns, tile.span, elsewhere)
+    segments, lanes = lanes_of(bags.places, features, tile, elsewhere)
     launch(
         _gather,
         (triton.cdiv(lanes, tile.lanes),),
@@ -68,6 +68,7 @@ def gather(
         LOOKUPS=tile.lookups,
         STEPS=tile.steps,
         COLUMNS=tile.columns,
+        WIDE=tile.wide,
         **tile.options,
     )
     return f"forward: gather {tile}"
@@ -93,6 +94,7 @@ def _gather(
     LOOKUPS: tl.constexpr,
     STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     live = lane < lanes
@@ -100,12 +102,46 @@ def _gather(
         segment = tl.load(segments.of_span + tl.program_id(0))
     else:
         segment = tl.load(segments.of_span + lane // SPAN, mask=live, other=0)
+    if WIDE > 0:
+        is_wide = tl.load(segments.dim + segment) % WIDE == 0
+    else:
+        is_wide: tl.constexpr = False  # type: ignore[no-redef]
+    arrays, layout = (output, weights, indices, per_sample_weights), (bags, features, segments)
+    place = lane, live, segment
+    if is_wide:
+        _write(arrays, layout, place, UNPOOLED, MEAN, ACCUMULATION, LENGTH, VECTOR, WIDE, LANES, LOOKUPS, STEPS, WIDE)
+    else:
+        _write(
+            arrays, layout, place, UNPOOLED, MEAN, ACCUMULATION, LENGTH, VECTOR, VECTOR, LANES, LOOKUPS, STEPS, COLUMNS
+        )
+
+
+@triton.jit
+def _write(
+    arrays,
+    layout,
+    place,
+    UNPOOLED: tl.constexpr,
+    MEAN: tl.constexpr,
+    ACCUMULATION: tl.constexpr,
+    LENGTH: tl.constexpr,
+    VECTOR: tl.constexpr,
+    ROW_VECTOR: tl.constexpr,
+    LANES: tl.constexpr,
+    LOOKUPS: tl.constexpr,
+    STEPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Pool lanes of COLUMNS columns. Their place in the output can be divided by VECTOR, that in rows by ROW_VECTOR."""
+    output, weights, indices, per_sample_weights = arrays
+    bags, features, segments = layout
+    lane, live, segment = place
     in_segment = (lane - tl.load(segments.lane + segment)).to(tl.int32)
     lanes_of_bag = tl.load(segments.lanes_of_bag + segment).to(tl.int32)
     number = in_segment // lanes_of_bag
     live = live & (number < tl.load(segments.bags + segment))
     bag = tl.load(segments.bag + segment) + number
-    dim = tl.broadcast_to(tl.multiple_of(tl.load(segments.dim + segment), VECTOR), (LANES,))
+    dim = tl.broadcast_to(tl.multiple_of(tl.load(segments.dim + segment), ROW_VECTOR), (LANES,))
     if UNPOOLED:
         feature = tl.load(bags.feature + bag, mask=live, other=0)
         rows = tl.load(features.rows + feature)
@@ -113,7 +149,7 @@ def _gather(
     else:
         rows = tl.broadcast_to(tl.load(segments.rows + segment), (LANES,))
         table = tl.broadcast_to(tl.load(segments.element_base + segment), (LANES,))
-    place = tl.load(segments.output + segment) + number * tl.load(segments.stride + segment)
+    first = tl.load(segments.output + segment) + number * tl.load(segments.stride + segment)
     column = ((in_segment - number * lanes_of_bag) * COLUMNS)[:, None] + tl.arange(0, COLUMNS)[None, :]
     inside = live[:, None] & (column < dim[:, None])
     total = pooled(
@@ -130,14 +166,14 @@ def _gather(
         MEAN,
         ACCUMULATION,
         LENGTH,
-        VECTOR,
+        ROW_VECTOR,
         LANES,
         LOOKUPS,
         STEPS,
         COLUMNS,
     )
     stored = to_nearest(total, output.dtype.element_ty)
-    tl.store(output + tl.multiple_of(place, VECTOR)[:, None] + column, stored, mask=inside)
+    tl.store(output + tl.multiple_of(first, VECTOR)[:, None] + column, stored, mask=inside)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .layout import BagPlaces, FeatureLayout, Segment
-from .tiles import is_captured
+from .tiles import LaneTile, is_captured
 
 MOST_LANES = 2**30
 """Lanes of a segment: kernels count those in 32 bits. Longer segments are cut."""
@@ -46,25 +46,25 @@ class Lanes(NamedTuple):
     number: int
 
 
-def lanes_of(places: BagPlaces, features: FeatureLayout, columns: int, span: int, without: frozenset[int]) -> Lanes:
-    """Lanes of `columns` columns, in spans of `span`; bags of the features `without` get none.
+def lanes_of(places: BagPlaces, features: FeatureLayout, tile: LaneTile, without: frozenset[int]) -> Lanes:
+    """Lanes as `tile` says, in whole spans; bags of the features `without` get none.
 
     The last are kept, since they do not depend on the lookups, and so that a CUDA graph can be captured after a
     warm-up: it cannot capture a copy from the host. What one has captured is kept for good: it will be read again.
     """
-    key = (len(places.feature) if places.is_unpooled else None, columns, span, without)
+    key = (len(places.feature) if places.is_unpooled else None, tile.columns, tile.wide, tile.span, without)
     if key not in places.lanes:
         for old in [key for key, (_, is_captured) in places.lanes.items() if not is_captured]:
             del places.lanes[old]
-        places.lanes[key] = (_numbered(places, features, columns, span, without), False)
+        places.lanes[key] = (_numbered(places, features, tile, without), False)
     lanes: Lanes = places.lanes[key][0]
     if is_captured(places.feature.device):
         places.lanes[key] = (lanes, True)
     return lanes
 
 
-def _numbered(places: BagPlaces, features: FeatureLayout, columns: int, span: int, without: frozenset[int]) -> Lanes:
-    lanes_of_feature = [-(-width // columns) for width in features.widths]
+def _numbered(places: BagPlaces, features: FeatureLayout, tile: LaneTile, without: frozenset[int]) -> Lanes:
+    lanes_of_feature = [-(-width // tile.columns_of(width)) for width in features.widths]
     segments = [
         piece
         for segment in places.segments
@@ -73,12 +73,12 @@ def _numbered(places: BagPlaces, features: FeatureLayout, columns: int, span: in
     ]
     per_bag = np.asarray([lanes_of_feature[segment.feature] for segment in segments], np.int64)
     bags = np.asarray([segment.bags for segment in segments], np.int64)
-    spans = -(-bags * per_bag // span)
+    spans = -(-bags * per_bag // tile.span)
     ends = np.cumsum(spans)
     total = int(ends[-1]) if segments else 0
     numbers = np.asarray([(s.feature, s.bag, s.bags, s.output, s.stride) for s in segments], np.int64).reshape(-1, 5)
     columns_of = (
-        np.stack([(ends - spans) * span, per_bag, spans, *numbers.T]) if segments else np.zeros((8, 0), np.int64)
+        np.stack([(ends - spans) * tile.span, per_bag, spans, *numbers.T]) if segments else np.zeros((8, 0), np.int64)
     )
     lane, lanes_of_bag, spans_of, feature, bag, count, output, stride = torch.from_numpy(columns_of).to(
         places.feature.device
@@ -97,7 +97,7 @@ def _numbered(places: BagPlaces, features: FeatureLayout, columns: int, span: in
             output,
             stride,
         ),
-        total * span,
+        total * tile.span,
     )
 
 

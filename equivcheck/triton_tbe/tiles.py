@@ -35,7 +35,8 @@ SHORT_BAG = 10
 """Lookups of a mean bag below which a forward waits for the loads before a bag's first row, not for rows."""
 SHORT_LANES, WIDE_LANES, NARROW_LANES, LONE_LANES = (64, 2, 1), (32, 4, 1), (64, 4, 1), (32, 8, 1)
 """Of a forward: lanes of a program, loads that each has under way, and warps: of short bags; where lanes have
-LANE_COLUMNS columns; where they have fewer; and where the widest bag has two at most."""
+LANE_COLUMNS columns; where they have fewer; and where the widest bag has MOST_LONE at most."""
+MOST_LONE = 4
 SHORT_TILE, SHORT_STEPS, SHORT_WARPS, MOST_ROWS = 256, 1, 1, 32
 """Of short runs: elements of a program's tile, gradients of a run under way at once, warps, and rows at most."""
 CHUNK_TILE, CHUNK_STEPS, CHUNK_WARPS = 128, 8, 1
@@ -74,7 +75,8 @@ Measured 2026-11-30, Triton 3.7.1: a gather and sum of 8,192 elements takes 1.1 
 class LaneTile:
     """Lanes that one program holds at once, lookups of each in a load, loads under way, and columns of a lane.
 
-    A span of `span` lanes, which is 1 or `lanes`, belongs to one segment. `options` are the compiler's.
+    A span of `span` lanes, which is 1 or `lanes`, belongs to one segment. Where `wide` is not 0, lanes of features that
+    it divides have so many columns. `options` are the compiler's.
     """
 
     lanes: int
@@ -82,10 +84,16 @@ class LaneTile:
     steps: int
     columns: int
     span: int
+    wide: int = 0
     options: Mapping[str, int] = field(default_factory=dict)
 
+    def columns_of(self, width: int) -> int:
+        """Columns of a lane of a feature of `width` columns."""
+        return self.wide if self.wide and width % self.wide == 0 else self.columns
+
     def __str__(self) -> str:
-        return f"{self.lanes}x{self.lookups * self.steps}x{self.columns}"
+        columns = f"{self.columns} or {self.wide}" if self.wide else f"{self.columns}"
+        return f"{self.lanes}x{self.lookups * self.steps}x{columns}"
 
 
 @dataclass(frozen=True)
@@ -134,14 +142,15 @@ def lane_tile(
         chosen = _cheapest(lengths(columns), columns)
         return LaneTile(chosen.rows, chosen.lookups, 1, columns, 1)
     columns = math.gcd(LANE_COLUMNS, *widths)
+    wide = LANE_COLUMNS if columns < LANE_COLUMNS and any(width % LANE_COLUMNS == 0 for width in widths) else 0
     if lookups < SHORT_BAG * bags:
         sizes = SHORT_LANES
-    elif max(widths) <= 2 * columns:
+    elif max(widths) <= MOST_LONE * columns:
         sizes = LONE_LANES
     else:
-        sizes = WIDE_LANES if columns == LANE_COLUMNS else NARROW_LANES
+        sizes = WIDE_LANES if wide or columns == LANE_COLUMNS else NARROW_LANES
     lanes, steps, warps = sizes
-    return LaneTile(lanes, 1, steps, columns, lanes, {"num_warps": warps})
+    return LaneTile(lanes, 1, steps, columns, lanes, wide, {"num_warps": warps})
 
 
 def run_tile(device: torch.device, width: int, lengths: Callable[[], Tensor]) -> Tile:

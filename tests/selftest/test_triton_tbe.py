@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -421,11 +422,40 @@ def test_a_segment_with_more_lanes_than_32_bits_count_is_cut(
 
     features = FeatureLayout(TableLayout.build([(9, 16)]), [0], torch.device("cpu"))
     monkeypatch.setattr(lanes, "MOST_LANES", max(most, 4))
-    segments, number = lanes.lanes_of(fixed_batch(features, 5), features, 4, 1, frozenset())
+    segments, number = lanes.lanes_of(fixed_batch(features, 5), features, tiles.LaneTile(1, 1, 1, 4, 1), frozenset())
     assert number == len(segments.of_span) == 5 * 4
     assert len(segments.bags) == pieces
     assert segments.bags.sum() == 5
     assert segments.output.tolist() == [16 * int(bag) for bag in segments.bag]
+
+
+@pytest.mark.parametrize("dims", [(128, 64, 8, 4), (8, 20), (64,), (32,), (4,), (3, 5), (1,)], ids=str)
+@pytest.mark.parametrize("lengths", [(1, 0, 3, 2), (40, 1, 9, 0)], ids=["short", "long"])
+@pytest.mark.parametrize("pooling", [Pooling.SUM, Pooling.MEAN])
+def test_a_gpus_lanes_give_the_same_bits(
+    dims: tuple[int, ...], lengths: tuple[int, ...], pooling: Pooling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of exact sums: the order in which a GPU's lanes add is another."""
+    bags = tuple(Bag((Lookup(n % 3, n), Lookup(2))) if n else Bag() for n in lengths) * 9
+    case = Case(
+        features=tuple(Feature(rows=3, dim=dim, bags=bags) for dim in dims),
+        weights=DType.FP16,
+        pooling=pooling,
+        per_sample_weights=PerSampleWeights(values=INTEGERS),
+        weight_values=INTEGERS,
+        gradient_values=INTEGERS,
+    )
+    interpreted = run(case)
+    chosen: list[tiles.LaneTile] = []
+
+    def of_a_gpu(device: torch.device, *rest: Any) -> tiles.LaneTile:
+        chosen.append(tiles.lane_tile(torch.device("cuda"), *rest))
+        return chosen[-1]
+
+    monkeypatch.setattr("equivcheck.triton_tbe.module.lane_tile", of_a_gpu)
+    assert same(run(case), interpreted)
+    assert all(tile.span == tile.lanes > 1 for tile in chosen)
+    assert [tile.wide for tile in chosen] == [8 if min(dims) < 8 <= max(dims) or 20 in dims else 0 for _ in chosen]
 
 
 @pytest.mark.parametrize("rows", [32_766, 32_767, 70_000])
