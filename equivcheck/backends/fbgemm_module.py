@@ -43,8 +43,8 @@ with warnings.catch_warnings():
         WeightDecayMode,
     )
 
-_SINCE_1_8 = {"is_qr_tbe", "preallocated_host_buffers"}
-"""Options of the constructor that 1.6 does not have."""
+_SINCE_1_6 = {"is_qr_tbe", "preallocated_host_buffers", "ar_alpha", "ema_beta", "min_shrinkage"}
+"""Options of the constructor that 1.6 does not have: the first two came with 1.8, the others with 1.9."""
 _KEPT_MODULES = 64
 _KEPT_ELEMENTS = 2**18
 """A kept module holds its tables: at most 64 of 1 MiB. Larger ones are built each time, since copying the tables in
@@ -337,6 +337,9 @@ def _construct(kind: _Kind, buffers: dict[str, torch.Tensor]) -> Any:
         "eta": 0.0,
         "beta1": 0.0,
         "beta2": 0.0,
+        "ar_alpha": 0.0,  # this one and the next two: only ROWWISE_RMSPROP_AR reads them
+        "ema_beta": 0.0,
+        "min_shrinkage": 0.0,
         "ensemble_mode": None,
         "emainplace_mode": None,
         "counter_based_regularization": None,
@@ -402,8 +405,8 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
     parameters = _parameters()
     if unknown := parameters - set(options):
         raise RuntimeError(f"this FBGEMM has constructor options that the adapter does not set: {sorted(unknown)}")
-    if missing := set(options) - parameters - _SINCE_1_8:
-        raise RuntimeError(f"this FBGEMM has no constructor options {sorted(missing)}; the adapter knows 1.6 to 1.8")
+    if missing := set(options) - parameters - _SINCE_1_6:
+        raise RuntimeError(f"this FBGEMM has no constructor options {sorted(missing)}; the adapter knows 1.6 to 1.9")
     return {name: value for name, value in options.items() if name in parameters}
 
 
