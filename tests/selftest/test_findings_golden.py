@@ -89,9 +89,14 @@ def test_it_explains_no_other_symptoms(finding: Finding) -> None:
 
 
 @on_cpu
-def test_it_concerns_one_version_of_one_system(finding: Finding) -> None:
-    assert finding.concerns("fbgemm-cpu", {"fbgemm_gpu": "fbgemm-gpu-cpu 1.8.0"})
-    assert not finding.concerns("fbgemm-cpu", {"fbgemm_gpu": "fbgemm-gpu-cpu 1.9.0"})
+def test_it_concerns_the_versions_that_it_was_seen_with(finding: Finding) -> None:
+    """Each was replayed with FBGEMM 1.6.0, 1.7.0, 1.8.0 and 1.9.0. One showed up to 1.8.0 only."""
+    for version in ("1.6.0", "1.7.0", "1.8.0"):
+        assert finding.concerns("fbgemm-cpu", {"fbgemm_gpu": f"fbgemm-gpu-cpu {version}"})
+    mended = finding.name == "fbgemm-cpu-unsorted-map-half-updated"
+    assert finding.concerns("fbgemm-cpu", {"fbgemm_gpu": "fbgemm-gpu-cpu 1.9.0"}) is not mended
+    for version in ("1.5.0", "1.10.0"):
+        assert not finding.concerns("fbgemm-cpu", {"fbgemm_gpu": f"fbgemm-gpu-cpu {version}"})
     assert not finding.concerns("fbgemm-cuda", {"fbgemm_gpu": "fbgemm-gpu 1.8.0"})
     assert not finding.concerns("torch", {"torch": "2.13.0"})
 
