@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -36,6 +38,9 @@ _DTYPES = {
     "int32": "torch.int32",
     "int64": "torch.int64",
 }
+_HERE = Path(__file__).parent
+_INSTALLED = re.compile(r'File ".*/site-packages/')
+"""Where the reporter's packages lie, which is nobody's business upstream."""
 _ELEMENTS = (Tensor.OUTPUT, Tensor.ROWS, Tensor.MOMENTUM1, Tensor.MOMENTUM2, Tensor.UNTOUCHED, Tensor.WEIGHT_GRADIENT)
 
 
@@ -156,7 +161,13 @@ def _is_guarded(evidence: Evidence, shown: Discrepancy | None) -> bool:
 def _story(evidence: Evidence) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in evidence.versions.items())
     lines = [f"Seen with {versions or 'unknown versions'}.", ""]
-    return [*lines, *(line.replace("\\", "/") for line in failure(evidence.problem.case, evidence.verdict)[:12])]
+    told = [line for line in failure(evidence.problem.case, evidence.verdict) if not _is_ours(line)]
+    return [*lines, *(_INSTALLED.sub('File "', line).replace("\\", "/") for line in told[:12])]
+
+
+def _is_ours(line: str) -> bool:
+    """Whether a line names this package's source, as traces of a process that crashed do."""
+    return line.lstrip().startswith(f'File "{_HERE}')
 
 
 def _arrays(problem: Problem, step: int) -> list[tuple[str, str]]:
