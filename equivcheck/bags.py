@@ -28,7 +28,20 @@ class FeatureBags:
     def first(self, bags: int) -> FeatureBags:
         """Only the first `bags` of each rank."""
         starts = np.searchsorted(self.ranks, self.ranks)
-        return self._keep(np.arange(len(self.ranks)) - starts < bags)
+        return self._chosen(np.flatnonzero(np.arange(len(self.ranks)) - starts < bags), self.ranks)
+
+    def shortened(self, lookups: int) -> FeatureBags:
+        """Only the first `lookups` of each bag."""
+        begins = np.cumsum(self.lengths) - self.lengths
+        kept = np.arange(len(self.rows)) - np.repeat(begins, self.lengths) < lookups
+        weights = None if self.weights is None else self.weights[kept]
+        return FeatureBags(self.rows[kept], np.minimum(self.lengths, lookups), self.ranks, weights)
+
+    def turned(self, places: int, ranks: int) -> FeatureBags:
+        """All bags so many places further to the front, and their ranks as many up, both in a circle."""
+        bags = np.roll(np.arange(len(self.lengths)), -places)
+        turned = (self.ranks + places) % max(1, ranks)
+        return self._chosen(bags[np.argsort(turned[bags], kind="stable")], turned)
 
     def padded(self, bags: int) -> FeatureBags:
         """With empty bags at the end, up to `bags`."""
@@ -41,10 +54,13 @@ class FeatureBags:
         """Bags of each rank."""
         return tuple(int(n) for n in np.bincount(self.ranks, minlength=ranks))
 
-    def _keep(self, bags: npt.NDArray[np.bool_]) -> FeatureBags:
-        lookups = np.repeat(bags, self.lengths)
+    def _chosen(self, bags: npt.NDArray[np.int64], ranks: npt.NDArray[np.int64]) -> FeatureBags:
+        """These bags, one behind another, of the given ranks of all bags."""
+        lengths = self.lengths[bags]
+        begins = (np.cumsum(self.lengths) - self.lengths)[bags]
+        lookups = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         weights = None if self.weights is None else self.weights[lookups]
-        return FeatureBags(self.rows[lookups], self.lengths[bags], self.ranks[bags], weights)
+        return FeatureBags(self.rows[lookups], lengths, ranks[bags], weights)
 
 
 def bags_of(case: Case, order: npt.NDArray[np.int64], captured: CapturedBatch | None) -> tuple[FeatureBags, ...]:

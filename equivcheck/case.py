@@ -338,14 +338,18 @@ class Optimizer(_Part, frozen=True):
 class Step(_Part, frozen=True):
     """One forward and backward: how its data differ from the case's bags.
 
-    `shift` is added to every row (modulo the table), `bags` keeps only so many of each feature (and rank),
-    `learning_rate` replaces the optimizer's. Values come from the case's seed, the step's number, and `seed`.
+    `shift` is added to every row (modulo the table), `bags` keeps only so many of each feature (and rank), `lookups`
+    only so many of each bag. `turn` turns the bags that are left by so many places within their feature, and their
+    ranks by as many: the batch is as large as before, but its bags begin elsewhere. `learning_rate` replaces the
+    optimizer's. Values come from the case's seed, the step's number, and `seed`.
     """
 
     learning_rate: float | None = None
     shift: int = 0
     bags: int | None = None
     seed: int = 0
+    lookups: int | None = None
+    turn: int = 0
 
     def __post_init__(self) -> None:
         if self.learning_rate is not None:
@@ -355,6 +359,9 @@ class Step(_Part, frozen=True):
         _at_least("step's shift", self.shift, 0)
         if self.bags is not None:
             _at_least("step's bags", self.bags, 0)
+        if self.lookups is not None:
+            _at_least("step's lookups", self.lookups, 0)
+        _at_least("step's turn", self.turn, 0)
         _seed("step's seed", self.seed)
 
 

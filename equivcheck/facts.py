@@ -15,7 +15,7 @@ from equivcheck import one_pass
 from equivcheck import words as w
 from equivcheck.bags import FeatureBags, bags_of
 from equivcheck.captured import CapturedBatch
-from equivcheck.case import BoundsCheck, Call, Case, IndexFault, OffsetFault, OptimizerKind, PerSampleWeights
+from equivcheck.case import BoundsCheck, Call, Case, IndexFault, OffsetFault, OptimizerKind, PerSampleWeights, Step
 from equivcheck.oracle.lookups import Repair, repair
 from equivcheck.problem import Batch, Problem, materialise
 
@@ -213,7 +213,7 @@ def _sizes(case: Case, features: tuple[FeatureBags, ...], numbers: dict[Number, 
     optimizer = case.optimizer
     numbers |= {
         Number.BATCH: tuple(bags) if case.ranks else (max(bags),),
-        Number.STEP_LOOKUPS: tuple({_kept_lookups(case, features, step.bags) for step in case.steps}),
+        Number.STEP_LOOKUPS: tuple({_kept_lookups(case, features, step) for step in case.steps}),
         Number.FEATURES: (len(features),),
         Number.TABLES: (len(shapes),),
         Number.ROWS: tuple({rows for rows, _ in shapes}),
@@ -421,18 +421,12 @@ def _kept(sizes: npt.NDArray[np.int64], kept: int | None) -> npt.NDArray[np.int6
     return sizes if kept is None else np.minimum(sizes, kept)
 
 
-def _kept_lookups(case: Case, features: tuple[FeatureBags, ...], kept: int | None) -> int:
-    """Lookups of a step that keeps so many bags of each feature and rank."""
-    if kept is None:
-        return sum(len(f.rows) for f in features)
-    return sum(int(part[:kept].sum()) for f in features for part in _by_rank(case, f))
-
-
-def _by_rank(case: Case, feature: FeatureBags) -> list[npt.NDArray[np.int64]]:
-    """Bag lengths of each rank."""
-    if not case.ranks:
-        return [feature.lengths]
-    return np.split(feature.lengths, np.cumsum(feature.rank_sizes(case.ranks))[:-1])
+def _kept_lookups(case: Case, features: tuple[FeatureBags, ...], step: Step) -> int:
+    """Lookups of a step, which may keep only so many bags of each feature and rank, and so many lookups of a bag."""
+    kept = [feature if step.bags is None else feature.first(step.bags) for feature in features]
+    if step.lookups is not None:
+        kept = [feature.shortened(step.lookups) for feature in kept]
+    return sum(len(feature.rows) for feature in kept)
 
 
 def _wide_and_short(case: Case, tables: list[int], features: tuple[FeatureBags, ...], kept: int | None) -> bool:

@@ -251,6 +251,10 @@ def _batch(
     if not case.ranks:
         most = max(len(feature.lengths) for feature in kept)
         kept = [feature.padded(most) for feature in kept]
+    if step.lookups is not None:
+        kept = [feature.shortened(step.lookups) for feature in kept]
+    if step.turn:
+        kept = [feature.turned(step.turn, case.ranks) for feature in kept]
     shapes = case.table_shapes
     rows = [
         (feature.rows + step.shift) % shapes[table][0] if shapes[table][0] and step.shift else feature.rows

@@ -258,6 +258,8 @@ class _Drawing:
             shift=self._choose((0, 0, 1, 5)),
             bags=self._lean("bags", (None, 1, 0, 2)),
             seed=self._choose((0, 1)),
+            lookups=self._lean("lookups", (None, 1, 2, 0)),
+            turn=self._choose((0, 1, 2)),
         )
 
     def _order(self, drawn: tuple[Feature, ...], ranks: int) -> int:

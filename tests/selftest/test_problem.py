@@ -82,6 +82,15 @@ _golden(
     ),
 )
 _golden(
+    "steps-turned",
+    "ab231b3fa490f6e1d9d4714f806b6e4b0e4d855e9a6110464b232cdfa26757b3",
+    Case(
+        features=TWO,
+        per_sample_weights=PerSampleWeights(),
+        steps=(Step(), Step(turn=1), Step(lookups=1), Step(bags=2, lookups=2, turn=2)),
+    ),
+)
+_golden(
     "ranks",
     "82918193f3fa066ec625b0dc8d79e7b244068ebc2e539b9ce8b63872931749c2",
     Case(features=(Feature(rows=4, bags=(Bag((Lookup(1),), rank=1), Bag((Lookup(2),), copies=3))),), ranks=3),
@@ -218,3 +227,25 @@ def test_deleting_the_last_feature_keeps_the_values_of_the_others() -> None:
 def _gradients(problem: Problem) -> tuple[np.ndarray, ...]:
     batch = problem.batches[0]
     return split_by_feature(batch.grad_output, problem, batch)
+
+
+def test_a_turned_step_has_the_same_bags_elsewhere_and_a_shortened_one_fewer_lookups() -> None:
+    bags = (Bag((Lookup(1, 3),)), Bag(), Bag((Lookup(2), Lookup(0))), Bag((Lookup(3),)))
+    steps = (Step(), Step(turn=1), Step(turn=6), Step(lookups=1), Step(bags=3, lookups=2, turn=1), Step(lookups=0))
+    problem = materialise(Case(features=(Feature(rows=4, bags=bags),), steps=steps))
+    found = [(batch.offsets.tolist(), batch.indices.tolist()) for batch in problem.batches]
+    assert found == [
+        ([0, 3, 3, 5, 6], [1, 1, 1, 2, 0, 3]),
+        ([0, 0, 2, 3, 6], [2, 0, 3, 1, 1, 1]),
+        ([0, 2, 3, 6, 6], [2, 0, 3, 1, 1, 1]),
+        ([0, 1, 1, 2, 3], [1, 2, 3]),
+        ([0, 0, 2, 4], [2, 0, 1, 1]),
+        ([0, 0, 0, 0, 0], []),
+    ]
+
+
+def test_ranks_turn_with_their_bags() -> None:
+    bags = (Bag((Lookup(1),), rank=0), Bag((Lookup(2, 2),), rank=0), Bag((Lookup(3),), rank=1))
+    problem = materialise(Case(features=(Feature(rows=4, bags=bags),), ranks=3, steps=(Step(), Step(turn=1))))
+    assert [batch.batch_sizes for batch in problem.batches] == [((2, 1, 0),), ((0, 2, 1),)]
+    assert problem.batches[1].indices.tolist() == [2, 2, 1, 3]
