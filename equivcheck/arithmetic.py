@@ -102,7 +102,8 @@ class Store:
     rounding
         Of each value.
     saturates
-        Whether values beyond the largest number may become it instead of infinity.
+        Whether values beyond the largest number may become it instead of infinity. What is infinite before the store
+        stays so.
     flushes
         Whether subnormal results may become zero.
     """

@@ -238,8 +238,9 @@ def stored(interval: Interval, dtype: DType, store: Store, computed: DType) -> I
     else:
         # Rounding to `computed` first changes nothing: it is monotone and keeps the neighbours, which it holds exactly.
         low, high = down(interval.low, dtype), up(interval.high, dtype)
-    if store.saturates:
-        low, high = np.minimum(low, dtype.info.maximum), np.maximum(high, -dtype.info.maximum)
+    if store.saturates:  # what overflows, not what is infinite already
+        low = np.where(interval.low < np.inf, np.minimum(low, dtype.info.maximum), low)
+        high = np.where(interval.high > -np.inf, np.maximum(high, -dtype.info.maximum), high)
     if store.flushes:
         small = dtype.info.smallest_normal
         low = np.where((low > 0) & (low < small), 0.0, low)

@@ -208,13 +208,19 @@ def test_a_store_is_tight(dtype: DType) -> None:
 def test_saturating_and_flushing_stores(dtype: DType) -> None:
     info = dtype.info
     values = np.asarray([info.maximum * 4, -info.maximum * 4, info.smallest_subnormal * 3, -info.smallest_subnormal])
-    if dtype is DType.BF16:
-        values[:2] = [np.inf, -np.inf]
     plain = stored(point(values), dtype, Store(), DType.FP32)
     assert plain.low.tolist() == [np.inf, -np.inf, values[2], values[3]]
     both = stored(point(values), dtype, Store(saturates=True, flushes=True), DType.FP32)
     assert both.low.tolist() == [info.maximum, -np.inf, 0, values[3]]
     assert both.high.tolist() == [np.inf, -info.maximum, values[2], 0]
+
+
+@pytest.mark.parametrize("rounding", [StoreRounding.NEAREST, StoreRounding.STOCHASTIC])
+def test_an_infinity_saturates_nowhere(rounding: StoreRounding) -> None:
+    values = np.asarray([np.inf, -np.inf])
+    for dtype in (DType.FP16, DType.BF16):
+        interval = stored(point(values), dtype, Store(rounding, saturates=True), DType.FP32)
+        assert interval.low.tolist() == interval.high.tolist() == values.tolist()
 
 
 def test_hull_and_widened() -> None:
