@@ -65,7 +65,7 @@ EXACT = replace(
     _PLAIN,
     name="exact",
     recipes=(Recipe.EXACT, Recipe.REVEALING, Recipe.SQUARES, Recipe.CANCELLING, Recipe.SUBNORMAL, Recipe.OVERFLOW),
-    forced=(*(None,) * 16, *forced.SUBNORMAL),
+    forced=(*(None,) * 16, *forced.SUBNORMAL, *forced.OVERFLOW),
 )
 RUN_LENGTH = replace(
     _PLAIN,
@@ -117,6 +117,9 @@ STOCHASTIC = replace(
     weights=(DType.FP16, DType.BF16, DType.FP16, DType.FP32),
     recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SMOOTH, Recipe.ANY),
     forced=(*(None,) * 10, *forced.STOCHASTIC),
+    accumulation=(*(DType.FP32,) * 6, DType.FP64),
+    calls=(*(Call.STEPS,) * 3, Call.RESTORED, Call.OUTSTANDING),
+    poison=(*(None,) * 9, *((Place.TOUCHED_ROW, value) for value in Special)),
 )
 NONFINITE = replace(
     _PLAIN,
@@ -146,7 +149,13 @@ OPTIMIZER = replace(
     optimizers=tuple(OptimizerKind)[1:],
     recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SQUARES, Recipe.TINY, Recipe.TINY),
     steps=(1, 2),
-    forced=(*(None,) * 12, *forced.DECAY, *forced.BIAS_CORRECTIONS * 3, *forced.ELEMENT_WISE * 4),
+    forced=(
+        *(None,) * 12,
+        *forced.DECAY,
+        *forced.BIAS_CORRECTIONS * 3,
+        *forced.LATE_BIAS_CORRECTIONS,
+        *forced.ELEMENT_WISE * 4,
+    ),
 )
 _PRODUCT_DIMS = tuple(d for d in QUAD_DIMS if 60 <= d <= 132)
 """Around the widths of 64 to 128 for which TorchRec's Triton TBE multiplies counts with small fp16 tables."""
@@ -200,6 +209,23 @@ MANY_ROWS = replace(
     sizes=(1,),
 )
 """Tables of which some 5,000 rows are looked up, 300 of them above 2^16; some 20 are 2^16 rows away from another."""
+LONG_BAGS = replace(
+    _PLAIN,
+    name="long bags",
+    recipes=(Recipe.EXACT,),
+    pooling=(Pooling.SUM, Pooling.MEAN),
+    dims=((1, 2, 3, 4),),
+    hot=(9_001, 2**15 + 1, 2**16 + 1),
+    rows=(1, 2, 3, 5),
+    times=((1, 2, 3),),
+    feature_counts=(0,),
+    feature_parts=(1, 1, 2),
+    rowless=(False,),
+    ranks=(0, 0, 1),
+    sharing=(Sharing.NEVER, Sharing.MAYBE),
+    sizes=(1,),
+)
+"""A bag, or a batch of as many bags, of more lookups than 15 and 16 bits hold; all lookups are of one row."""
 MENUS = (
     *(ANY, EXACT, RUN_LENGTH, POOLING, WEIGHTS, SHARING, VBE, LAYOUT, BOUNDS, STOCHASTIC, NONFINITE, CALLS, STEPS),
     *(OPTIMIZER, SMALL_TABLES, TRAFFIC, LARGE),
@@ -306,6 +332,11 @@ def traffic_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None
 def many_rows_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """More rows than 16 bits hold, and 5,000 runs; of one size, also where other cases are smaller."""
     return _from(MANY_ROWS, Budget(*(max(size, 2**20) for size in astuple(budget))), supports)
+
+
+def long_bags_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
+    """Bags and batches beyond 2^15 and 2^16; of one size, also where other cases are smaller."""
+    return _from(LONG_BAGS, Budget(*(max(size, 2**20) for size in astuple(budget))), supports)
 
 
 def large_cases(

@@ -163,7 +163,10 @@ _DATA = {
         eps=(1.0, 2.0**-80),
     ),
     # Two of the largest overflow fp16, in an output or a weight's gradient; a row alone does not, nor does fp32.
-    Recipe.OVERFLOW: replace(_EXACT, weights=_values(Regime.INTEGERS, (8,), (12,))),
+    # 1023 * 2^118 is finite in fp32, and closer to bf16's infinity than to its largest number.
+    Recipe.OVERFLOW: replace(
+        _EXACT, weights=(*_values(Regime.INTEGERS, (8,), (12,)), *_values(Regime.CONSTANT, (1023,), (118,)))
+    ),
     Recipe.ANY: Data(
         weights=_ANYTHING,
         gradient=_ANYTHING,

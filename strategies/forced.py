@@ -170,6 +170,13 @@ def _subnormal() -> tuple[Forced, ...]:
     return tuple(_forced(f"subnormal, {dtype}", recipes=(Recipe.SUBNORMAL,), weights=(dtype,)) for dtype in _NARROW)
 
 
+def _overflow() -> tuple[Forced, ...]:
+    """fp32 numbers that bf16 has no room for, though its exponents are as large."""
+    return (
+        _forced("overflow, bf16", recipes=(Recipe.OVERFLOW,), weights=(DType.FP32,), output=(DType.BF16,), hot=(0,)),
+    )
+
+
 def _pending() -> tuple[Forced, ...]:
     """Adam's t where a backward is not the one of the latest forward, or one of two of the same."""
     return tuple(
@@ -202,6 +209,20 @@ def _bias_corrections() -> tuple[Forced, ...]:
     )
 
 
+def _late_bias_corrections() -> tuple[Forced, ...]:
+    """1 - beta^t is still below one by far more than fp32's unit roundoff, though t is large: .999^5000 is .0067."""
+    return tuple(
+        _forced(
+            f"late bias correction, {kind}",
+            optimizers=(kind,),
+            beta2=BETAS2[1:2],
+            adam_steps=(100, 1000, 5000),
+            recipes=(Recipe.SMOOTH,),
+        )
+        for kind in (OptimizerKind.ADAM, OptimizerKind.PARTIAL_ROWWISE_ADAM)
+    )
+
+
 def _rare() -> tuple[Forced, ...]:
     """Single edges that several axes have to agree on, so that chance alone hardly meets them."""
     cyclic: dict[str, Container[Any]] = {
@@ -227,6 +248,17 @@ def _rare() -> tuple[Forced, ...]:
             ),
         )
         * 6,
+        *(
+            _forced(
+                "fp64 means",
+                accumulation=(DType.FP64,),
+                pooling=(Pooling.MEAN,),
+                recipes=(Recipe.SMOOTH,),
+                output=(DType.FP32,),
+                hot=range(7, 34),
+            ),
+        )
+        * 4,
         *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), orders=range(1, 12)),) * 6,
     )
 
@@ -242,8 +274,10 @@ WEIGHTED_REPEATS = _weighted_repeats()
 ELEMENT_WISE = _element_wise()
 RESTORED = _restored()
 BIAS_CORRECTIONS = _bias_corrections()
+LATE_BIAS_CORRECTIONS = _late_bias_corrections()
 PENDING = _pending()
 SUBNORMAL = _subnormal()
+OVERFLOW = _overflow()
 WARNED = _warned()
 RARE = _rare()
 PAIRS = (*STOCHASTIC, *BOUNDS, *MEAN, *DECAY, *UNSORTED, *NARROW_TABLES, *WEIGHTED_REPEATS)

@@ -98,7 +98,7 @@ class Menu:
 
     optimizers: tuple[OptimizerKind, ...] = tuple(OptimizerKind)
     decay: tuple[Decay, ...] = tuple(Decay)
-    adam_steps: tuple[int, ...] = axes.ADAM_STEPS
+    adam_steps: tuple[int, ...] = ascending(axes.ADAM_STEPS, (100, 5000))
     beta2: tuple[float, ...] = BETAS2
     rounding: tuple[Rounding, ...] = tuple(Rounding)
     recipes: tuple[Recipe, ...] = (*(Recipe.EXACT,) * 3, *(Recipe.SMOOTH,) * 2, *tuple(Recipe)[2:])

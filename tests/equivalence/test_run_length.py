@@ -1,7 +1,7 @@
 """Run length: runs of every length around the thresholds at which kernels change their way.
 
-Sees short and long paths that disagree, an off-by-one at the threshold, a run cut in two; keys of 16 bits, and lists of
-runs that are too small.
+Sees short and long paths that disagree, an off-by-one at the threshold, a run cut in two; keys of 16 bits, lengths that
+are counted in 16 bits, and lists of runs that are too small.
 """
 
 import strategies
@@ -24,4 +24,12 @@ def test_many_runs(case: Case, check: Check) -> None:
 @property_(strategies.many_rows_cases, examples=0.1)
 def test_many_rows(case: Case, check: Check) -> None:
     """Each row gets exactly one update a step, also where 70,000 rows have 5,000 runs."""
+    check(case)
+
+
+@property_(strategies.long_bags_cases, examples=0.1)
+def test_long_bags(case: Case, check: Check) -> None:
+    """SUM: the sum of p_i * w[row_i] over the bag; each row gets exactly one update a step, from its whole run: also
+    where a bag, a run or a batch has more than 2^15 or 2^16 lookups.
+    """
     check(case)

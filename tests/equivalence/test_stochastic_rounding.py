@@ -17,11 +17,12 @@ from equivcheck.runner import Run
 from equivcheck.stochastic import Decisions, Statistic, decisions, independent, independent_inside, unbiased
 from equivcheck.verdict import Discrepancy, Symptom, Tensor
 
-ROWS, DIM = 16, 256
-"""4,096 elements a table: enough to see two elements that share one random number (its product's mean is 1/12, the
-radius at 1e-9 is 0.05), or a bias of 0.1 units in the last place."""
-LONG_RUN = 257
-"""One lookup more than the longest run that kernels treat as short (TorchRec's threshold is 256)."""
+WIDE, NARROW = (16, 256), (128, 32)
+"""Rows and columns of tables. 4,096 elements each: enough to see two elements that share one random number (its
+product's mean is 1/12, the radius at 1e-9 is 0.05), or a bias of 0.1 units in the last place."""
+RUNS = (1, 33, 257)
+"""Lookups of each row of a table: one alone, and one more than those that a warp has threads, and than the longest run
+that kernels treat as short (TorchRec's threshold is 256)."""
 
 
 @property_(strategies.stochastic_cases)
@@ -43,15 +44,17 @@ def test_stochastic_statistics(case: Case, check: Check) -> None:
     decided = _decisions(run)
     if decided is None:
         return
-    short, long, later, _ = decided
+    short, middle, long, later, _, later_long = decided
     again = _decisions(check(_other_seed(run.case)))
     statistics = [
-        *unbiased(short, long),
-        *independent_inside(short, long),
-        *independent_inside(short),
-        *independent_inside(long),
+        *unbiased(short, middle, long),
+        *(statistic for part in (short, middle, long) for statistic in unbiased(part)),
+        *independent_inside(short, middle, long),
+        *(statistic for part in (short, middle, long) for statistic in independent_inside(part)),
+        *independent("short and middle runs", short, middle),
         *independent("short and long runs", short, long),
         *independent("two steps", short, later),
+        *independent("two steps of long runs", long, later_long),
     ]
     if again is not None:
         statistics += independent("two seeds", short, again[0])
@@ -62,14 +65,15 @@ def test_stochastic_statistics(case: Case, check: Check) -> None:
 
 
 def _many_elements(case: Case) -> Case:
-    """The case's types and optimizer on two tables: runs of one in the first, long ones in the second."""
-    once = Traffic(bags=ROWS, distribution=Distribution.CYCLIC)
-    often = Traffic(bags=ROWS * LONG_RUN, distribution=Distribution.CYCLIC)
+    """The case's types and optimizer on a table for each of `RUNS`; narrow ones take the interpreter longer.
+
+    As many bags as rows, so that the output stays small: a bag has as many lookups as a run.
+    """
+    rows, dim = NARROW if case.seed % 4 == 3 else WIDE
     return msgspec.structs.replace(
         case,
-        features=(
-            Feature(rows=ROWS, dim=DIM, traffic=once),
-            Feature(rows=ROWS, dim=DIM, traffic=often),
+        features=tuple(
+            Feature(rows=rows, dim=dim, traffic=Traffic(rows, run, distribution=Distribution.CYCLIC)) for run in RUNS
         ),
         weights=DType.FP16 if case.weights is DType.FP32 else case.weights,
         optimizer=msgspec.structs.replace(case.optimizer, learning_rate=2.0**-6, eps=2.0**-3),
@@ -79,16 +83,20 @@ def _many_elements(case: Case) -> Case:
         per_sample_weights=None,
         pooling=Pooling.SUM,
         poison=(),
-        call=Call.STEPS,
-        steps=(Step(), Step(bags=ROWS)),
+        call=case.call if case.call in (Call.RESTORED, Call.OUTSTANDING) else Call.STEPS,
+        steps=(Step(), Step()),
         feature_order=0,
         ranks=0,
     )
 
 
 def _other_seed(case: Case) -> Case:
-    """The first table and step, with other random numbers. The seed also draws other values."""
-    return msgspec.structs.replace(case, features=case.features[:1], steps=case.steps[:1], seed=case.seed + 1)
+    """The first table and step, with other random numbers: of a seed of which one bit differs, each of 31 in its turn.
+
+    The seed also draws other values.
+    """
+    other = case.seed ^ 1 << case.seed % 31
+    return msgspec.structs.replace(case, features=case.features[:1], steps=case.steps[:1], seed=other)
 
 
 def _decisions(run: Run) -> tuple[Decisions, ...] | None:

@@ -171,6 +171,21 @@ def test_hyper_parameters_are_the_ones_of_the_design() -> None:
     assert {0.0, 0.5, 2.0**-24, 100.0} <= set(LEARNING_RATES)
 
 
+def test_steps_have_batches_of_one_size_with_other_lengths() -> None:
+    """What a system keeps for the next batch of the same shape is then wrong for it."""
+    other = more = 0
+    for number in range(300):
+        case = strategies.random_case(number, menu=choices.STEPS)
+        first, *later = materialise(case).batches
+        for batch in later:
+            same = batch.offsets.shape == first.offsets.shape and batch.batch_sizes == first.batch_sizes
+            moved = same and bool((batch.offsets != first.offsets).any())
+            other += moved
+            more += moved and len(batch.indices) == len(first.indices)
+    assert other > 100
+    assert more > 20
+
+
 def test_bounds_cases_check_bounds() -> None:
     drawn = [strategies.random_case(number, menu=choices.BOUNDS) for number in range(200)]
     assert all(case.bounds_check is not BoundsCheck.NONE for case in drawn)
