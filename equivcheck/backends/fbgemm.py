@@ -19,7 +19,7 @@ import torch
 from equivcheck.arithmetic import Arithmetic, MeanDivision, Sequential, Store, StoreRounding
 from equivcheck.backends.cuda import asks_for_assert, checked, heard, leaves_gaps, samples, seeded, watched
 from equivcheck.backends.driver import drive, supports_call
-from equivcheck.backends.fbgemm_module import PlainTables, Tables
+from equivcheck.backends.fbgemm_module import PlainTables, Tables, check_options
 from equivcheck.backends.protocol import BackendUnavailable
 from equivcheck.case import Call, Case, IndexFault, Layout, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
@@ -51,6 +51,7 @@ class _Fbgemm(abc.ABC):
         for variable, effect in _OVERRIDES.items():
             if variable in os.environ:
                 raise BackendUnavailable(f"{variable} is set to {os.environ[variable]!r} and {effect}; unset it")
+        check_options(device)
         self.device = device
         self.name = name
 

@@ -19,7 +19,8 @@ import torch
 from equivcheck.backends.cuda import into_poison, poison_free_memory
 from equivcheck.backends.driver import Inputs
 from equivcheck.backends.layouts import FINITE_POISON, Placed, place, to_numpy, to_torch
-from equivcheck.case import BoundsCheck, Case, Decay, Layout, Optimizer, OptimizerKind, Pooling, Rounding
+from equivcheck.backends.protocol import BackendUnavailable
+from equivcheck.case import BoundsCheck, Case, Decay, Feature, Layout, Optimizer, OptimizerKind, Pooling, Rounding
 from equivcheck.formats import DType
 from equivcheck.outcome import Guard
 from equivcheck.problem import Problem, Snapshot, output_shape
@@ -45,6 +46,7 @@ with warnings.catch_warnings():
 
 _SINCE_1_6 = {"is_qr_tbe", "preallocated_host_buffers", "ar_alpha", "ema_beta", "min_shrinkage"}
 """Options of the constructor that 1.6 does not have: the first two came with 1.8, the others with 1.9."""
+_VERSIONS = "FBGEMM 1.6 to 1.9"
 _KEPT_MODULES = 64
 _KEPT_ELEMENTS = 2**18
 """A kept module holds its tables: at most 64 of 1 MiB. Larger ones are built each time, since copying the tables in
@@ -305,13 +307,30 @@ def _states(tbe: Any) -> list[list[torch.Tensor]]:
     return [list(of_tables) for of_tables in zip(*tbe.split_optimizer_states(), strict=True)]
 
 
+def check_options(device: torch.device) -> None:
+    """See that the installed FBGEMM's constructor is one that this adapter knows.
+
+    Raises
+    ------
+    BackendUnavailable
+        If it has other options, whose defaults nobody has looked at, or lacks some.
+    """
+    _known(_options(_kind(Case(features=(Feature(dim=4),)), (0,), device, False), {}))
+
+
 def _construct(kind: _Kind, buffers: dict[str, torch.Tensor]) -> Any:
     """FBGEMM's module. `buffers` are memory for its tables and states on the host, where they are given."""
+    with root_logger_as_it_was():
+        return SplitTableBatchedEmbeddingBagsCodegen(**_known(_options(kind, buffers)))
+
+
+def _options(kind: _Kind, buffers: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """All options of all versions of the constructor: none is left to its default."""
     cpu = kind.device.type == "cpu"
     location = EmbeddingLocation.HOST if cpu else EmbeddingLocation.DEVICE
     compute = ComputeDevice.CPU if cpu else ComputeDevice.CUDA
     precision = _PRECISION[kind.weights]
-    options: dict[str, Any] = {
+    return {
         "embedding_specs": [(rows, dim, location, compute) for rows, dim in kind.shapes],
         "feature_table_map": list(kind.feature_tables),
         "cache_algorithm": CacheAlgorithm.LRU,
@@ -368,8 +387,6 @@ def _construct(kind: _Kind, buffers: dict[str, torch.Tensor]) -> Any:
         "is_qr_tbe": False,
         "preallocated_host_buffers": buffers or None,
     }
-    with root_logger_as_it_was():
-        return SplitTableBatchedEmbeddingBagsCodegen(**_known(options))
 
 
 def _device_memory(tbe: Any, kind: _Kind) -> list[Placed]:
@@ -395,18 +412,18 @@ def _host_memory(kind: _Kind) -> list[Placed]:
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that the installed FBGEMM has.
-
-    Raises
-    ------
-    RuntimeError
-        If it has others, whose defaults nobody has looked at.
-    """
+    """The options that the installed FBGEMM has; see `check_options`."""
     parameters = _parameters()
     if unknown := parameters - set(options):
-        raise RuntimeError(f"this FBGEMM has constructor options that the adapter does not set: {sorted(unknown)}")
+        raise BackendUnavailable(
+            f"this FBGEMM has constructor options that the adapter does not set: {', '.join(sorted(unknown))}; the "
+            f"adapter knows {_VERSIONS}: install one of these, or see what the options do and add them to {__name__}"
+        )
     if missing := set(options) - parameters - _SINCE_1_6:
-        raise RuntimeError(f"this FBGEMM has no constructor options {sorted(missing)}; the adapter knows 1.6 to 1.9")
+        raise BackendUnavailable(
+            f"this FBGEMM has no constructor options {', '.join(sorted(missing))}; the adapter knows {_VERSIONS}: "
+            "install one of these"
+        )
     return {name: value for name, value in options.items() if name in parameters}
 
 

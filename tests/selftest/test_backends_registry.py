@@ -82,6 +82,18 @@ def test_arguments_are_given_only_where_there_are_any() -> None:
     assert Subject("x", argument="a", variants=("v",)).arguments == ("a", "v")
 
 
+def test_an_fbgemm_with_options_that_nobody_has_looked_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer one would run with defaults of its own: that is said once, not as the failure of every case."""
+    fbgemm = pytest.importorskip("equivcheck.backends.fbgemm_module")
+    known = fbgemm._parameters()
+    monkeypatch.setattr(fbgemm, "_parameters", lambda: known | {"fast_rounding"})
+    with pytest.raises(BackendUnavailable, match="does not set: fast_rounding; the adapter knows FBGEMM 1"):
+        build("fbgemm-cpu")
+    monkeypatch.setattr(fbgemm, "_parameters", lambda: known - {"stochastic_rounding"})
+    with pytest.raises(BackendUnavailable, match="has no constructor options stochastic_rounding; "):
+        build("fbgemm-cpu")
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(SubjectError, match=r"'tensorflow', which does not exist; there are .*torch, .*fbgemm-cpu"):
         build("tensorflow")
