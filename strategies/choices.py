@@ -76,7 +76,13 @@ RUN_LENGTH = replace(
     rowless=(False,),
     forced=(*(None,) * 6, *forced.NARROW_TABLES, *forced.THRESHOLDS * 2),
 )
-POOLING = replace(_PLAIN, name="pooling", feature_counts=(0,), empty=ANY.empty, forced=(*(None,) * 4, *forced.MEAN))
+POOLING = replace(
+    _PLAIN,
+    name="pooling",
+    feature_counts=(0,),
+    empty=ANY.empty,
+    forced=(*(None,) * 4, *forced.MEAN, *forced.FP64_MEANS),
+)
 WEIGHTS = replace(
     _PLAIN, name="weights", weighted=_WEIGHTED, weight_gradient=(True, True, True, False), frozen=(*(False,) * 4, True)
 )
@@ -173,9 +179,10 @@ TRAFFIC = replace(
     name="traffic",
     kinds=(BagKind.TRAFFIC,),
     ranks=(0, 0, 0, 1),
-    rows=ascending((*axes.ROWS[1:], *axes.DISTINCT_ROWS), (3, 100, 300, 300, 500)),
+    rows=ascending((*axes.ROWS[1:], *axes.DISTINCT_ROWS), (3, 30, 100, 300, 300, 500)),
     traffic_bags=TRAFFIC_BAGS,
     distributions=tuple(Distribution),
+    forced=(*(None,) * 16, *forced.LONG_RUNS),
 )
 LARGE = replace(
     _PLAIN,

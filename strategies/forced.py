@@ -177,6 +177,34 @@ def _overflow() -> tuple[Forced, ...]:
     )
 
 
+def _fp64_means() -> tuple[Forced, ...]:
+    """Means whose reciprocal lengths fp32 rounds, told from fp64 ones by an output that is as wide."""
+    return (
+        _forced(
+            "fp64 means",
+            accumulation=(DType.FP64,),
+            pooling=(Pooling.MEAN,),
+            recipes=(Recipe.SMOOTH,),
+            output=(DType.FP32,),
+            hot=range(7, 34),
+        ),
+    )
+
+
+def _long_runs() -> tuple[Forced, ...]:
+    """Thirty runs of more than a block's 256 at once: lists of long runs, and all steps of programs that go through."""
+    return (
+        _forced(
+            "many long runs",
+            rows=(30,),
+            traffic_bags=(4096,),
+            traffic_lengths=(2,),
+            distributions=(Distribution.CYCLIC,),
+            ranks=(0,),
+        ),
+    )
+
+
 def _pending() -> tuple[Forced, ...]:
     """Adam's t where a backward is not the one of the latest forward, or one of two of the same."""
     return tuple(
@@ -216,7 +244,7 @@ def _late_bias_corrections() -> tuple[Forced, ...]:
             f"late bias correction, {kind}",
             optimizers=(kind,),
             beta2=BETAS2[1:2],
-            adam_steps=(100, 1000, 5000),
+            adam_steps=(5000,),
             recipes=(Recipe.SMOOTH,),
         )
         for kind in (OptimizerKind.ADAM, OptimizerKind.PARTIAL_ROWWISE_ADAM)
@@ -248,17 +276,6 @@ def _rare() -> tuple[Forced, ...]:
             ),
         )
         * 6,
-        *(
-            _forced(
-                "fp64 means",
-                accumulation=(DType.FP64,),
-                pooling=(Pooling.MEAN,),
-                recipes=(Recipe.SMOOTH,),
-                output=(DType.FP32,),
-                hot=range(7, 34),
-            ),
-        )
-        * 4,
         *(_forced("shared by two", sharing=(Sharing.SURELY, Sharing.UNSORTED), orders=range(1, 12)),) * 6,
     )
 
@@ -278,6 +295,8 @@ LATE_BIAS_CORRECTIONS = _late_bias_corrections()
 PENDING = _pending()
 SUBNORMAL = _subnormal()
 OVERFLOW = _overflow()
+FP64_MEANS = _fp64_means()
+LONG_RUNS = _long_runs()
 WARNED = _warned()
 RARE = _rare()
 PAIRS = (*STOCHASTIC, *BOUNDS, *MEAN, *DECAY, *UNSORTED, *NARROW_TABLES, *WEIGHTED_REPEATS)

@@ -6,7 +6,7 @@ from functools import cache
 
 from equivcheck.backends import registry
 from equivcheck.backends.protocol import Backend
-from equivcheck.faults import around, edits_sums, edits_updates, simulated
+from equivcheck.faults import around, edits_kept, edits_sums, edits_updates, simulated
 from equivcheck.faults.fault import Fault, FaultError
 
 FAULTS: dict[str, Fault] = {
@@ -21,6 +21,7 @@ FAULTS: dict[str, Fault] = {
         *edits_updates.BOUNDS,
         *edits_updates.LAYOUT,
         *edits_updates.CALLS,
+        *edits_kept.KEPT,
         *around.FAULTS,
         *simulated.FAULTS,
     )

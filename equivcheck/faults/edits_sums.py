@@ -76,6 +76,15 @@ FORWARD: tuple[Fault, ...] = (
         _forward("named = (row >= 0) & (row < rows[:, None])", "named = (row >= 0) & (row < rows[:, None] - 1)"),
     ),
     Fault(
+        "wide-lanes-of-uneven-tables",
+        Kind.WIDTH,
+        "Lanes of tables of nine columns and more are counted as wide ones, where another table has those.",
+        _EDGE,
+        (Edit("tiles.py", "self.wide and width % self.wide == 0", "self.wide and width >= self.wide"),),
+        reach=Reach.GPU,
+        proof="Interpreted programs have lanes of one width.",
+    ),
+    Fault(
         "bags-of-last-tile-lost",
         Kind.UNWRITTEN,
         "Bags behind the last full tile of bags are not written.",
@@ -285,6 +294,76 @@ FORWARD: tuple[Fault, ...] = (
         reach=Reach.GPU,
         first=("updated_rows", "forward"),
         proof=_COMPILED_ONLY + "its tiles hold all lookups of a step, of which compiled ones have eight under way.",
+    ),
+    Fault(
+        "indices-ahead-not-advanced",
+        Kind.LOOKUPS,
+        "Indices that are read ahead do not advance: a bag's third tile is its second again.",
+        _EDGE,
+        (Edit("forward.py", "leading + (first + STEPS * LOOKUPS), end", "leading + STEPS * LOOKUPS, end"),),
+    ),
+    Fault(
+        "lookups-beyond-8192-lost",
+        Kind.LOOKUPS,
+        "Lookups of a bag from the 8,193rd on are lost.",
+        _EDGE,
+        (
+            Edit(
+                "forward.py",
+                "named = (row >= 0) & (row < rows[:, None])",
+                "named = (row >= 0) & (row < rows[:, None]) & (lookup - begin[:, None] < 8192)",
+            ),
+        ),
+        first=("long_bags",),
+    ),
+    Fault(
+        "bag-length-of-16-bits",
+        Kind.OFFSETS,
+        "A bag's length is counted in 16 bits.",
+        _EDGE,
+        (
+            Edit(
+                "forward.py",
+                "longest = tl.max((end - begin).to(LENGTH), axis=0)",
+                "longest = tl.max((end - begin).to(tl.int16), axis=0).to(tl.int32)",
+            ),
+        ),
+        first=("long_bags",),
+    ),
+    Fault(
+        "mean-without-pruned",
+        Kind.MEAN,
+        "A mean's length does not count pruned lookups.",
+        _EDGE,
+        (
+            Edit(
+                "forward.py",
+                "    for first in range(0, longest, STEPS * LOOKUPS):",
+                "    counted = tl.zeros((LANES,), tl.int64)\n    for first in range(0, longest, STEPS * LOOKUPS):",
+            ),
+            Edit(
+                "forward.py",
+                "            start = tl.multiple_of(table[:, None]",
+                "            counted += tl.sum(named.to(tl.int64), axis=1)\n"
+                "            start = tl.multiple_of(table[:, None]",
+            ),
+            Edit("forward.py", "reciprocal(end - begin, WORK)", "reciprocal(counted, WORK)"),
+        ),
+        first=("edges", "bounds"),
+    ),
+    Fault(
+        "fp64-mean-by-fp32-reciprocal",
+        Kind.ACCUMULATOR,
+        "Means in fp64 are scaled by a reciprocal in fp32.",
+        _BITS,
+        (
+            Edit(
+                "forward.py",
+                "reciprocal(end - begin, WORK)[:, None]",
+                "reciprocal(end - begin, tl.float32).to(WORK)[:, None]",
+            ),
+        ),
+        first=("pooling", "forward"),
     ),
 )
 
@@ -642,6 +721,82 @@ RUNS: tuple[Fault, ...] = (
         reach=Reach.NOBODY,
         proof="Weights and gradients are found through the same permutation, so each row's sum has the same terms; "
         "every order of summation is right (numerics.md, Sums), and the same input gives the same order.",
+    ),
+    Fault(
+        "run-of-32-at-the-end-lost",
+        Kind.RUNS,
+        "A run of 32 whose last lookup is the last of all is in no list.",
+        _EDGE,
+        (
+            Edit(
+                "transpose.py",
+                "mask=is_run & (behind < count), other=-1",
+                "mask=is_run & (behind < count - 1), other=-1",
+            ),
+        ),
+    ),
+    Fault(
+        "long-run-at-a-border-of-chunks",
+        Kind.RUNS,
+        "A long run that begins at a later chunk's border is taken for one that begins within.",
+        _EDGE,
+        (
+            Edit(
+                "backward.py",
+                "is_later = (part == 0) & (first > chunk * CHUNK)[:, None]",
+                "is_later = (part == 0) & ((first > chunk * CHUNK) | (chunk > 0))[:, None]",
+            ),
+        ),
+    ),
+    Fault(
+        "long-runs-of-wide-tables-in-the-narrow-class",
+        Kind.RUNS,
+        "Long runs of wide tables are looked for among those of narrow ones.",
+        _EDGE,
+        (
+            Edit(
+                "backward.py",
+                "        if runs.most[LONG][number]:",
+                "        if runs.most[LONG][0 if len(runs.most[LONG]) > 1 else number]:",
+            ),
+        ),
+    ),
+    Fault(
+        "long-runs-without-decay",
+        Kind.OPTIMIZER,
+        "Long runs are updated without weight decay.",
+        _EDGE,
+        (
+            Edit(
+                "backward.py",
+                "of_class += 2 * lists\n    runs_end",
+                "of_class += 2 * lists\n    DECAY: tl.constexpr = 0\n    runs_end",
+            ),
+        ),
+    ),
+    Fault(
+        "second-moment-of-long-runs-from-zero",
+        Kind.OPTIMIZER,
+        "Long runs take zero for Adam's second moment.",
+        _EDGE,
+        (
+            Edit(
+                "backward.py",
+                "        chunk = first // CHUNK\n        parts",
+                "        now = now[0], now[1], now[2] * 0.0\n        chunk = first // CHUNK\n        parts",
+            ),
+        ),
+    ),
+    Fault(
+        "long-runs-beyond-16-lost",
+        Kind.RUNS,
+        "A list of long runs holds 16 of tables of about one width.",
+        _EDGE,
+        _backward(
+            "        live = entry < runs_end\n        run = tl.load(runs.long",
+            "        live = (entry < runs_end) & (entry < tl.load(of_class) + 16)\n        run = tl.load(runs.long",
+        ),
+        first=("many_runs",),
     ),
 )
 

@@ -240,6 +240,48 @@ OPTIMIZERS: tuple[Fault, ...] = (
         proof="The contract's formula multiplies the row by a decay of zero, which gives this NaN; kernels that leave "
         "it out do not. Where the row is infinite, Adam's result is undetermined in the oracle (optimizers.py).",
     ),
+    Fault(
+        "bias-correction-ends-at-1100",
+        Kind.OPTIMIZER,
+        "Adam's bias correction ends with step 1,100.",
+        _EDGE,
+        (
+            Edit(
+                "optimizers.py",
+                "1 - beta1**step, 1 - beta2**step)",
+                "1 - beta1**step, 1 - beta2**step if step <= 1100 else 1.0)",
+            ),
+        ),
+    ),
+    Fault(
+        "partial-mean-square-of-512-columns",
+        Kind.OPTIMIZER,
+        "Partial row-wise Adam's mean(G^2) leaves out columns from 512 on.",
+        _EDGE,
+        (
+            Edit(
+                "optimizers.py",
+                "_mean_square(gradient, dim)\n            tl.store(state.momentum2 + row",
+                "_mean_square(tl.where(column[None, :] < 512, gradient, 0.0), dim)\n"
+                "            tl.store(state.momentum2 + row",
+            ),
+        ),
+        first=("edges",),
+    ),
+    Fault(
+        "eps-dropped-for-large-moments",
+        Kind.OPTIMIZER,
+        "Row-wise Adagrad leaves eps out where the moment is above 10,000.",
+        _FEW,
+        (
+            Edit(
+                "optimizers.py",
+                "divisor = root(m) + hyper.eps\n        rate",
+                "divisor = root(m) + tl.where(m > 1.0e4, 0.0, hyper.eps)\n        rate",
+            ),
+        ),
+        first=("edges",),
+    ),
 )
 
 ROUNDING: tuple[Fault, ...] = (
@@ -451,6 +493,103 @@ ROUNDING: tuple[Fault, ...] = (
         "Every seed gives the same random numbers.",
         _BITS,
         _rounding("tl.philox(seed, low", "tl.philox(seed * 0, low"),
+    ),
+    Fault(
+        "bf16-saturated",
+        Kind.ROUNDING,
+        "bf16 takes its largest number for what overflows.",
+        _EDGE,
+        (
+            Edit(
+                "rounding.py",
+                "        quiet_nan = (bits >> 16) | 0x40",
+                "        inf16 = (bits >> 16) & 0x7FFF\n"
+                "        carried = tl.where(((carried & 0x7FFF) == 0x7F80) & (inf16 != "
+                "0x7F80), carried - 1, carried)\n"
+                "        quiet_nan = (bits >> 16) | 0x40",
+            ),
+        ),
+    ),
+    Fault(
+        "nan-rounds-up-to-zero",
+        Kind.NON_FINITE,
+        "bf16 rounds NaN as a number: where all its bits are set it becomes -0.",
+        _EDGE,
+        (
+            Edit(
+                "rounding.py",
+                "rounded = tl.where(is_nan, quiet_nan, carried).to(tl.uint16)",
+                "rounded = carried.to(tl.uint16)",
+            ),
+        ),
+        reach=Reach.GPU,
+        proof="NaN that arithmetic makes has all its bits set on NVIDIA's GPUs, and one "
+        "beside the exponent here: that one stays NaN.",
+        first=("non_finite",),
+    ),
+    Fault(
+        "infinity-saturates-stochastically",
+        Kind.STOCHASTIC,
+        "Stochastic rounding makes the largest number of infinity.",
+        _EDGE,
+        (Edit("rounding.py", "is_finite = magnitude < 0x7F800000", "is_finite = magnitude <= 0x7F800000"),),
+        first=("stochastic_rounding",),
+    ),
+    Fault(
+        "seed-of-four-bits",
+        Kind.STOCHASTIC,
+        "Four bits of the seed choose the random numbers.",
+        _BITS,
+        (Edit("rounding.py", "tl.philox(seed, low", "tl.philox(seed & 0xF, low"),),
+    ),
+    Fault(
+        "middle-runs-not-stochastic",
+        Kind.STOCHASTIC,
+        "Runs from 32 to 255 are rounded to nearest.",
+        _BITS,
+        (
+            Edit(
+                "backward.py",
+                "        update_rows(\n"
+                "            state, now, hyper, seed, number, total, row, element, dim, "
+                "column, live, OPTIMIZER, DECAY, STOCHASTIC\n"
+                "        )\n"
+                "\n"
+                "\n"
+                '@triton.jit(do_not_specialize=["lists", "count"])',
+                "        update_rows(\n"
+                "            state, now, hyper, seed, number, total, row, element, dim, "
+                "column, live, OPTIMIZER, DECAY, STOCHASTIC and not IS_MIDDLE\n"
+                "        )\n"
+                "\n"
+                "\n"
+                '@triton.jit(do_not_specialize=["lists", "count"])',
+            ),
+        ),
+    ),
+    Fault(
+        "narrow-rows-not-stochastic",
+        Kind.STOCHASTIC,
+        "Tables of 32 columns and fewer are rounded to nearest.",
+        _BITS,
+        (Edit("optimizers.py", "    if STOCHASTIC:\n", "    if STOCHASTIC and column.shape[0] > 32:\n"),),
+    ),
+    Fault(
+        "random-numbers-of-long-runs-repeat",
+        Kind.STOCHASTIC,
+        "Long runs round every step with the random numbers of the first.",
+        _BITS,
+        (
+            Edit(
+                "backward.py",
+                "        total = tl.sum(sums, axis=1)\n"
+                "        update_rows(\n"
+                "            state, now, hyper, seed, number, total",
+                "        total = tl.sum(sums, axis=1)\n"
+                "        update_rows(\n"
+                "            state, now, hyper, seed, number * 0, total",
+            ),
+        ),
     ),
 )
 
