@@ -42,6 +42,8 @@ class Shown:
         Of the last run.
     runs
         Runs that it took: one that does not show at once runs again.
+    expected
+        Whether the subject is of the versions that the finding is recorded for.
     """
 
     finding: Finding
@@ -50,11 +52,12 @@ class Shown:
     message: str
     verdict: Verdict
     runs: int
+    expected: bool = True
 
     @property
     def wrong(self) -> bool:
-        """Whether the finding no longer says the truth."""
-        return self.result in (Result.FIXED, Result.DIFFERENT)
+        """Whether the finding no longer says the truth. That other versions are right is what it says."""
+        return self.result is Result.DIFFERENT or (self.result is Result.FIXED and self.expected)
 
     @property
     def open(self) -> bool:
@@ -115,9 +118,9 @@ def _shown(finding: Finding, subject: str, first: Verdict | None, times: int, ti
     verdict, runs = first, 0 if first is None else 1
     while True:
         if verdict is not None:
-            result, message = _compared(finding, subject, verdict, time_limit)
+            result, message, expected = _compared(finding, subject, verdict, time_limit)
             if runs >= times or result in (Result.SAME, Result.UNSUPPORTED) or verdict.status is Status.TIMEOUT:
-                return Shown(finding, subject, result, message, verdict, runs)
+                return Shown(finding, subject, result, message, verdict, runs, expected)
         verdict, runs = _alone(finding, subject, time_limit), runs + 1
 
 
@@ -126,16 +129,23 @@ def _alone(finding: Finding, subject: str, time_limit: float) -> Verdict:
     return found if isinstance(found, Verdict) else found[finding.name]
 
 
-def _compared(finding: Finding, subject: str, verdict: Verdict, time_limit: float) -> tuple[Result, str]:
+def _compared(finding: Finding, subject: str, verdict: Verdict, time_limit: float) -> tuple[Result, str, bool]:
+    """Result, message, and whether the subject is of the finding's versions."""
     if verdict.status is Status.UNSUPPORTED:
-        return Result.UNSUPPORTED, verdict.reason
+        return Result.UNSUPPORTED, verdict.reason, True
     versions = _versions(subject, time_limit)
     others = [other for other, _ in chosen(subject) if other.concerns(subject, versions)]
-    result, message = replays.compare(finding, verdict, others)
+    compared, message = replays.compare(finding, verdict, others)
+    result = _RESULTS[compared]
     if finding.concerns(subject, versions):
-        return _RESULTS[result], message
-    wanted = ", ".join(f"{name} {wanted}" for name, wanted in finding.versions.items())
-    return _RESULTS[result], f"it is recorded for {finding.subject} with {wanted}; {message}".removesuffix("; ")
+        return result, message, True
+    recorded = ", ".join(f"{name} {wanted}" for name, wanted in finding.versions.items())
+    elsewhere = {
+        Result.FIXED: "its minimal case passes here, as that says",
+        Result.SAME: "it shows here, too: widen its versions",
+    }
+    told = elsewhere.get(result, message)
+    return result, f"it is recorded for {finding.subject} with {recorded}; {told}", False
 
 
 def _run(findings: Sequence[Finding], subject: str, here: Path, time_limit: float) -> dict[str, Verdict]:

@@ -55,10 +55,21 @@ def test_replay_of_a_findings_file(
     assert result.returncode == code
 
 
-def test_a_finding_of_other_versions_says_so(engine: Engine, kernels: Path) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "code", "then"),
+    [
+        ("LosesTail", 0, "it shows here, too: widen its versions"),
+        ("Right", 0, "its minimal case passes here, as that says"),
+        ("HalfRate", 1, "in another way than recorded"),
+    ],
+)
+def test_a_finding_of_other_versions_says_so(engine: Engine, kernels: Path, kernel: str, code: int, then: str) -> None:
+    """That a later version is right is what the finding's range says, and no error."""
     write(engine.folder, versions={"kernels": "==9.*"})
-    result = engine.equivcheck("replay", "tail.json", f"--subject={kernels}:LosesTail")
-    assert "it is recorded for *kernels.py:* with kernels ==9.*" in result.stdout
+    result = engine.equivcheck("replay", "tail.json", f"--subject={kernels}:{kernel}", "--times=1")
+    assert "it is recorded for *kernels.py:* with kernels ==9.*; " in result.stdout
+    assert then in result.stdout
+    assert result.returncode == code
 
 
 def test_a_file_that_is_no_finding_is_refused(engine: Engine) -> None:
