@@ -281,6 +281,7 @@ def _rare() -> tuple[Forced, ...]:
 
 
 STOCHASTIC = _stochastic()
+STOCHASTIC_KINDS = tuple(_forced(f"stochastic, {kind}", optimizers=(kind,)) for kind in OptimizerKind)
 BOUNDS = _bounds()
 MEAN = _mean()
 DECAY = _decay()
