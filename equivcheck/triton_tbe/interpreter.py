@@ -52,8 +52,17 @@ def _find() -> None:
     """Let the interpreter prepare itself, and note what it replaced."""
     scope = interpreter._patch_lang(_Kernel)
     changed = {(id(owner), name): owner for owner, name, _ in scope._changes}  # each once: `tl.tensor` has two names
-    _REPLACED.extend((owner, name, getattr(owner, name)) for (_, name), owner in changed.items())
+    for (_, name), owner in changed.items():
+        _REPLACED.append((owner, name, _index if name == "__index__" else getattr(owner, name)))
     scope.restore()
+
+
+def _index(scalar: Any) -> int:
+    """A scalar of a kernel as a number of Python's, as bounds of loops need it.
+
+    Triton 3.6's own converts an array of shape (1,) by `int`, which NumPy refuses since 2.4; 3.7 mended it.
+    """
+    return int(scalar.handle.data.item())
 
 
 class _Kernel:
