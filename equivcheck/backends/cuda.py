@@ -33,7 +33,7 @@ DEVICE_ASSERT = "device-side assert"
 _ASSERTION = re.compile(r": (?P<kernel>\w+): block: .* Assertion `.*` failed")
 """What the driver prints of each thread whose assertion failed."""
 _BOUNDS_CHECK = "bounds_check_indices"
-"""How the names of FBGEMM's kernels begin that assert by design."""
+"""FBGEMM's operator that asserts by design. Its kernels' names begin so, too."""
 
 
 def asks_for_assert(case: Case) -> bool:
@@ -148,7 +148,8 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
 def heard(case: Case) -> Iterator[list[str]]:
     """The kernels whose assertions fail in the block, for a case that may ask for that; they are printed all the same.
 
-    The driver prints to the process's standard error, while a failed kernel is waited for.
+    The driver prints to the process's standard error, while a failed kernel is waited for. It printed nothing where a
+    launch of Triton's noticed the failure, so FBGEMM's bounds check is waited for at once.
     """
     kernels: list[str] = []
     if not asks_for_assert(case):
@@ -158,7 +159,8 @@ def heard(case: Case) -> Iterator[list[str]]:
     with tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 2)
         try:
-            yield kernels
+            with _bounds_check_awaited(kernels):
+                yield kernels
         finally:
             os.dup2(standard, 2)
             os.close(standard)
@@ -166,6 +168,39 @@ def heard(case: Case) -> Iterator[list[str]]:
             text = printed.read()
             os.write(2, text)
             kernels.extend(match["kernel"] for match in _ASSERTION.finditer(text.decode(errors="replace")))
+
+
+@contextlib.contextmanager
+def _bounds_check_awaited(kernels: list[str]) -> Iterator[None]:
+    """Wait for the GPU before and after each of FBGEMM's bounds checks, and list the check if it has asserted.
+
+    What fails between the two waits is the check, whether the driver prints its name or not.
+    """
+    namespace = torch.ops.fbgemm
+    check = getattr(namespace, _BOUNDS_CHECK, None)
+
+    def awaited(*arguments: object, **named: object) -> object:
+        assert check is not None
+        if torch.cuda.is_current_stream_capturing():  # where nothing may be waited for, and nothing runs
+            return check(*arguments, **named)
+        torch.cuda.synchronize()
+        result = check(*arguments, **named)
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            if DEVICE_ASSERT in str(error):
+                kernels.append(_BOUNDS_CHECK)
+            raise
+        return result
+
+    if check is None:  # FBGEMM is not loaded
+        yield
+        return
+    setattr(namespace, _BOUNDS_CHECK, awaited)  # both modules look the operator up at each call
+    try:
+        yield
+    finally:
+        setattr(namespace, _BOUNDS_CHECK, check)
 
 
 def checked(outcome: Outcome, device: torch.device, asserted: Sequence[str]) -> Outcome:

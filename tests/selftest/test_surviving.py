@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +67,55 @@ def test_an_assert_of_the_bounds_check_is_a_raise(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("kernels", [(), ("grad_indice_weights",), ("bounds_check_indices_kernel_v1", "another")])
 def test_another_assert_is_none(monkeypatch: pytest.MonkeyPatch, kernels: tuple[str, ...]) -> None:
     assert "device-side assert" in str(judged(monkeypatch, LOST, hear(*kernels)))
+
+
+@pytest.fixture
+def silent_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Takes the name of what runs. From the fatal check, or "fails", on every wait raises, and nothing is printed."""
+    failed: list[str] = []
+
+    def launch(name: str) -> None:
+        if name in ("check", "fails"):
+            failed.append(name)
+
+    def wait(*_: object) -> None:
+        if failed:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.ops.fbgemm, "bounds_check_indices", launch, raising=False)
+    return launch
+
+
+@pytest.mark.parametrize(
+    ("names", "heard"),
+    [
+        (["runs", "check"], ["bounds_check_indices"]),
+        (["fails", "check"], []),  # it had failed before
+        (["fails"], []),
+    ],
+)
+def test_a_bounds_check_of_which_nothing_is_printed_is_heard(
+    monkeypatch: pytest.MonkeyPatch, silent_gpu: Callable[[str], None], names: list[str], heard: list[str]
+) -> None:
+    with contextlib.suppress(RuntimeError), cuda.heard(FATAL) as asserted:
+        for name in names:
+            if name == "check":
+                torch.ops.fbgemm.bounds_check_indices(name)
+            else:
+                silent_gpu(name)
+    assert asserted == heard
+    assert torch.ops.fbgemm.bounds_check_indices is silent_gpu
+    found = judged(monkeypatch, LOST, asserted)
+    assert found is LOST if heard else "device-side assert" in str(found)
+
+
+@pytest.mark.usefixtures("silent_gpu")
+def test_a_bounds_check_that_passes_is_not_heard() -> None:
+    with cuda.heard(FATAL) as asserted:
+        torch.ops.fbgemm.bounds_check_indices("passes")
+    assert not asserted
 
 
 def test_an_illegal_access_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
