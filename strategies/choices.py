@@ -153,7 +153,7 @@ OPTIMIZER = replace(
     _PLAIN,
     name="optimizer",
     optimizers=tuple(OptimizerKind)[1:],
-    recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SQUARES, Recipe.TINY, Recipe.TINY),
+    recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SQUARES, Recipe.TINY, Recipe.TINY, Recipe.ROOTS),
     steps=(1, 2),
     forced=(
         *(None,) * 12,
@@ -161,6 +161,7 @@ OPTIMIZER = replace(
         *forced.BIAS_CORRECTIONS * 3,
         *forced.LATE_BIAS_CORRECTIONS,
         *forced.ELEMENT_WISE * 4,
+        *forced.ROOTS * 4,
     ),
 )
 _PRODUCT_DIMS = tuple(d for d in QUAD_DIMS if 60 <= d <= 132)

@@ -25,6 +25,7 @@ class Recipe(enum.Enum):
     SUBNORMAL = "subnormal"
     OVERFLOW = "overflow"
     ANY = "any"
+    ROOTS = "roots"
 
     @property
     def data(self) -> Data:
@@ -142,6 +143,22 @@ _DATA = {
         weights=(*_values(Regime.CANCELLING), *_INTEGERS),
         gradient=(*_values(Regime.CANCELLING), *_INTEGERS),
         per_sample_weights=_SIGNS,
+    ),
+    # Sums of squares are exact, and most are no squares: a row of zeros becomes a quotient by a root, and nothing
+    # larger hides their last bits. A last bit counts most where the root, or its reciprocal, is just above a power of
+    # two: with sums near 4^k, on both sides.
+    Recipe.ROOTS: replace(
+        _EXACT,
+        weights=_ZEROS,
+        gradient=_values(Regime.INTEGERS, (8, 100)),
+        per_sample_weights=_SIGNS,
+        state=(
+            *_values(Regime.INTEGERS, (8,)),
+            *_values(Regime.CONSTANT, (1,), (4, 10, 14)),
+            Values(Regime.CONSTANT, 1000),
+        ),
+        learning_rates=POWERS_OF_TWO[:-1],
+        eps=(0.0, 2.0**-80),
     ),
     # With eps and the state far below g^2, a kernel that squares in 16 bits or flushes has nothing to hide behind.
     Recipe.TINY: Data(

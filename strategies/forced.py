@@ -157,6 +157,27 @@ def _element_wise() -> tuple[Forced, ...]:
     return (_forced("element-wise Adagrad", optimizers=(OptimizerKind.ADAGRAD,), recipes=(Recipe.SMOOTH,)),)
 
 
+def _roots() -> tuple[Forced, ...]:
+    """Roots and quotients whose last bits show: a hundred rows or more, each looked up once or twice, without decay."""
+    return tuple(
+        _forced(
+            f"roots, {kind}",
+            recipes=(Recipe.ROOTS,),
+            optimizers=(kind,),
+            decay=(Decay.NONE,),
+            weights=(DType.FP32,),
+            accumulation=(DType.FP32,),
+            kinds=(BagKind.TRAFFIC,),
+            rows=range(100, 301),
+            traffic_bags=range(100, 301),
+            traffic_lengths=(1,),
+            distributions=(Distribution.CYCLIC,),
+            feature_counts=(0,),
+        )
+        for kind in (OptimizerKind.ROWWISE_ADAGRAD, OptimizerKind.ADAGRAD)
+    )
+
+
 def _restored() -> tuple[Forced, ...]:
     """State that a saved module has to carry. Adam's t matters while 1 - beta^t is far from one."""
     return tuple(
@@ -290,6 +311,7 @@ NARROW_TABLES = _narrow_tables()
 THRESHOLDS = _thresholds()
 WEIGHTED_REPEATS = _weighted_repeats()
 ELEMENT_WISE = _element_wise()
+ROOTS = _roots()
 RESTORED = _restored()
 BIAS_CORRECTIONS = _bias_corrections()
 LATE_BIAS_CORRECTIONS = _late_bias_corrections()

@@ -101,7 +101,7 @@ class Menu:
     adam_steps: tuple[int, ...] = ascending(axes.ADAM_STEPS, (100, 5000))
     beta2: tuple[float, ...] = BETAS2
     rounding: tuple[Rounding, ...] = tuple(Rounding)
-    recipes: tuple[Recipe, ...] = (*(Recipe.EXACT,) * 3, *(Recipe.SMOOTH,) * 2, *tuple(Recipe)[2:])
+    recipes: tuple[Recipe, ...] = (*(Recipe.EXACT,) * 3, *(Recipe.SMOOTH,) * 2, *tuple(Recipe)[2:-1])
     poison: tuple[tuple[Place, Special] | None, ...] = (None,)
 
     bounds: tuple[BoundsCheck, ...] = tuple(BoundsCheck)

@@ -78,7 +78,7 @@ class Signature:
 
     def _suits(self, recipe: Recipe) -> bool:
         powers = all(width & (width - 1) == 0 for width in self.widths)
-        return (powers or recipe is not Recipe.SQUARES) and min(self.widths) >= recipe.data.least_dim
+        return (powers or recipe not in (Recipe.SQUARES, Recipe.ROOTS)) and min(self.widths) >= recipe.data.least_dim
 
 
 def signatures(menus: list[Menu], seed: int, count: int, supports: Supports) -> tuple[Signature, ...]:

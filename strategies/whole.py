@@ -152,7 +152,7 @@ class _Drawing:
             widest=self._draw("widest", menu.widest),
             rowless=self._choose(menu.rowless),
             one_dim=pooling is Pooling.NONE,
-            power_dims=recipe is Recipe.SQUARES,
+            power_dims=recipe in (Recipe.SQUARES, Recipe.ROOTS),
             round_lengths=pooling is Pooling.MEAN and values.exact,
             most_lookups=values.most_lookups,
         )

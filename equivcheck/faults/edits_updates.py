@@ -32,6 +32,15 @@ def _layout(old: str, new: str) -> tuple[Edit, ...]:
 _INSIDE = "inside = live[:, None] & (column[None, :] < dim[:, None])\n"
 _ELEMENTS = "    # An infinite per-sample weight"
 _MEAN_SQUARE = "return quotient(tl.sum(gradient * gradient, axis=1), tl.maximum(dim, 1).to(gradient.dtype))"
+_ONE_ULP_OFF = (
+    "        bits = result.to(tl.uint32, bitcast=True)\n"
+    "        chosen = (bits ^ (bits >> 7) ^ (bits >> 13)) & 7\n"
+    "        rounded = result.to(tl.float64) * {0}.to(tl.float64) != {1}\n"
+    "        rounded = rounded & (result != 0.0) & (tl.abs(result) < 3e38)\n"
+    "        bits = tl.where(rounded & (chosen == 0), bits + 1, tl.where(rounded & (chosen == 1), bits - 1, bits))\n"
+    "        result = bits.to(tl.float32, bitcast=True)"
+)
+"""The neighbour away from zero for an eighth of the inexact results, the one towards zero for another."""
 
 OPTIMIZERS: tuple[Fault, ...] = (
     Fault(
@@ -353,6 +362,27 @@ ROUNDING: tuple[Fault, ...] = (
             "result = tl.div_rn(dividend, divisor)",
             "result = tl.div_rn(dividend, divisor) * (1.0 + 4.76837158203125e-07)",
         ),
+    ),
+    Fault(
+        "root-one-ulp-off",
+        Kind.HARDWARE,
+        "A quarter of the square roots that fp32 rounds are the number next to the nearest.",
+        _BITS,
+        _rounding(
+            "result = tl.sqrt_rn(values)", "result = tl.sqrt_rn(values)\n" + _ONE_ULP_OFF.format("result", "values")
+        ),
+        first=("optimizer_state", "steps"),
+    ),
+    Fault(
+        "quotient-one-ulp-off",
+        Kind.HARDWARE,
+        "A quarter of the quotients that fp32 rounds are the number next to the nearest.",
+        _BITS,
+        _rounding(
+            "result = tl.div_rn(dividend, divisor)",
+            "result = tl.div_rn(dividend, divisor)\n" + _ONE_ULP_OFF.format("divisor", "dividend"),
+        ),
+        first=("optimizer_state", "steps"),
     ),
     Fault(
         "approximate-root",

@@ -80,7 +80,14 @@ def update(
         narrow = Interval(nearest(gradient.low, DType.FP32), nearest(gradient.high, DType.FP32))
         lost = lost | ((np.maximum(np.abs(gradient.low), np.abs(gradient.high)) > _INFO.maximum) & _finite(gradient))
         gradient = hull(gradient, narrow)
-    ops = Fp32Operations(arithmetic.division, arithmetic.square_root, arithmetic.optimizer_flushes, rows.shape)
+    # Both Adagrads have a root, eps and three orders of lr, d and G, all of which `_step` has. Adam's are more.
+    ops = Fp32Operations(
+        arithmetic.division,
+        arithmetic.square_root,
+        arithmetic.optimizer_flushes,
+        rows.shape,
+        sharp=kind in (OptimizerKind.ROWWISE_ADAGRAD, OptimizerKind.ADAGRAD),
+    )
     if kind is OptimizerKind.SGD:
         return _sgd(ops, hyper, rows, gradient, lost)
     assert momentum1 is not None
@@ -118,7 +125,7 @@ def _rowwise_adagrad(
     new_moment = ops.rounded(before_rounding)
     lost_row = (lost | ops.overflow).any(axis=1, keepdims=True) | _may_overflow(new_moment)
 
-    denominator = ops.add(ops.sqrt(new_moment), point(optimizer.eps))
+    denominator = ops.shifted(ops.sqrt(new_moment), point(optimizer.eps))
     multiplier = positive(ops.divide(point(np.full(moment.shape, hyper.learning_rate)), denominator))
     step = _step(ops, gradient, multiplier, denominator, hyper.learning_rate)
     decay = point(optimizer.weight_decay)
@@ -170,7 +177,7 @@ def _adagrad(
     before_rounding = ops.exact_add(point(moment), square)
     new_moment = ops.rounded(before_rounding)
     lost_moment = lost | ops.overflow | _may_overflow(new_moment)
-    denominator = ops.add(ops.sqrt(new_moment), point(hyper.optimizer.eps))
+    denominator = ops.shifted(ops.sqrt(new_moment), point(hyper.optimizer.eps))
     multiplier = positive(ops.divide(point(np.full(rows.shape, hyper.learning_rate)), denominator))
     step = _step(ops, gradient, multiplier, denominator, hyper.learning_rate)
     updated = ops.exact_add(point(rows), negated(step))
@@ -302,12 +309,10 @@ def mean_square(ops: Fp32Operations, values: Interval, summation: Summation, div
 def _step(
     ops: Fp32Operations, gradient: Interval, multiplier: Interval, denominator: Interval, rate: float
 ) -> Interval:
-    """(lr / d) G, which is also (lr G) / d and lr (G / d): they differ in where they underflow."""
-    step = ops.scale(gradient, multiplier)
-    if (multiplier.low == multiplier.high).any():  # the other forms round where lr/d happens to be exact: lr (G/7)
-        factor = point(rate)
-        step = hull(step, ops.divide(ops.scale(gradient, factor), denominator))
-        step = hull(step, ops.scale(ops.divide(gradient, denominator), factor))
+    """(lr / d) G, which is also (lr G) / d and lr (G / d): they differ in what they round, and where they underflow."""
+    factor = point(rate)
+    step = hull(ops.scale(gradient, multiplier), ops.divide(ops.scale(gradient, factor), denominator))
+    step = hull(step, ops.scale(ops.divide(gradient, denominator), factor))
     largest = np.maximum(np.abs(gradient.low), np.abs(gradient.high))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         quotient, product = largest / denominator.low, rate * largest

@@ -72,6 +72,10 @@ class Fp32Operations:
         Whether subnormal operands and results may become zero.
     shape
         Of the elements that are updated.
+    sharp
+        Whether quotients, roots and what `shifted` adds are rounded to nearest, where they are declared to be, instead
+        of being off by as much as that may change. An end then moves only by what rounding it changes. Every order of
+        the operations that kernels use must have a form in the formula: none hides in another's room.
 
     Attributes
     ----------
@@ -80,11 +84,14 @@ class Fp32Operations:
         with infinity depends on its algebraic form.
     """
 
-    def __init__(self, division: float, square_root: float, flushes: bool, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, division: float, square_root: float, flushes: bool, shape: tuple[int, ...], *, sharp: bool = False
+    ) -> None:
         self.division = division
         self.square_root = square_root
         self.tiny = _FP32.smallest_normal if flushes else _ETA / 2
         self.flushes = flushes
+        self.sharp = sharp and not flushes
         self.overflow: BoolArray = np.zeros(shape, bool)
 
     def note(self, size: Float64Array) -> None:
@@ -103,6 +110,10 @@ class Fp32Operations:
     def subtract(self, a: Interval, b: Interval) -> Interval:
         """Difference a - b."""
         return self.add(a, negated(b))
+
+    def shifted(self, root: Interval, eps: Interval) -> Interval:
+        """Sum of a root and eps, which adding zero or next to nothing leaves as it is."""
+        return self._to_nearest(self.exact_add(root, eps)) if self.sharp else self.add(root, eps)
 
     def multiply(self, a: Interval, b: Interval) -> Interval:
         """Product a b."""
@@ -132,10 +143,13 @@ class Fp32Operations:
             known = known & self._unflushed(a) & self._unflushed(b)
         else:
             known = np.zeros(np.shape(low), bool)
+        exact = _slackened(Interval(low, high), known)
+        if self.sharp and self.division <= 1.0:
+            return self._to_nearest(exact)
         absolute: Float64Array | float = self.tiny
         if self.flushes:  # a subnormal dividend may become zero, and the quotient with it
             absolute = self.tiny + np.where(_subnormal(a), _FP32.smallest_normal / b.low, 0.0)
-        return self._rounded(_slackened(Interval(low, high), known), max(self.division, 1.0), absolute)
+        return self._rounded(exact, max(self.division, 1.0), absolute)
 
     def sqrt(self, a: Interval) -> Interval:
         """Square root of what is not negative."""
@@ -144,8 +158,11 @@ class Fp32Operations:
             known = (low == high) & (low * low == a.low) & representable(low, DType.FP32) & self._unflushed(a)
         else:
             known = np.zeros(np.shape(low), bool)
+        exact = _slackened(Interval(low, high), known)
+        if self.sharp and self.square_root <= 1.0:
+            return positive(self._to_nearest(exact))
         tiny = np.sqrt(self.tiny) if self.flushes else 0.0
-        return positive(self._rounded(_slackened(Interval(low, high), known), max(self.square_root, 1.0), tiny))
+        return positive(self._rounded(exact, max(self.square_root, 1.0), tiny))
 
     def exact_add(self, a: Interval, b: Interval) -> Interval:
         """Sum a + b before its rounding, but after flushing: a subnormal operand or result may be zero."""
@@ -189,10 +206,20 @@ class Fp32Operations:
         lost = np.where(_subnormal(a), _magnitude(b), 0.0) + np.where(_subnormal(b), _magnitude(a), 0.0)
         return small + small * lost
 
-    def _rounded(self, interval: Interval, units: float, absolute: Float64Array | float) -> Interval:
+    def _to_nearest(self, exact: Interval) -> Interval:
+        """The interval and what its numbers are rounded to. It stays in, for kernels that go on with more bits."""
+        self._note_overflow(exact)
+        # What passes the largest number stays finite, as in `_rounded`: such elements are marked.
+        low, high = (np.where(np.abs(x) > _FP32.maximum, x, nearest(x, DType.FP32)) for x in (exact.low, exact.high))
+        return Interval(np.minimum(exact.low, low), np.maximum(exact.high, high))
+
+    def _note_overflow(self, interval: Interval) -> None:
         if _extent(interval) > _FP32.maximum:
             ends = np.maximum(np.abs(interval.low), np.abs(interval.high))
             self.overflow = self.overflow | ((ends > _FP32.maximum) & np.isfinite(ends))
+
+    def _rounded(self, interval: Interval, units: float, absolute: Float64Array | float) -> Interval:
+        self._note_overflow(interval)
         result = widened(interval, units * _U * (1 + 2.0**-20), absolute)
         known = interval.low == interval.high
         if not known.any():

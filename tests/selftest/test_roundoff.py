@@ -67,6 +67,7 @@ OPERATIONS: dict[str, Binary] = {
     "divide": lambda ops, m, a, b, x, y: (ops.divide(a, positive(b)), m.divide(x, np.abs(y))),
     "square": lambda ops, m, a, b, x, y: (ops.square(a), m.multiply(x, x)),
     "sqrt": lambda ops, m, a, b, x, y: (ops.sqrt(positive(b)), m.sqrt(np.abs(y))),
+    "shifted": lambda ops, m, a, b, x, y: (ops.shifted(a, b), m.add(x, y)),
 }
 
 
@@ -74,12 +75,13 @@ OPERATIONS: dict[str, Binary] = {
 @pytest.mark.parametrize("flushes", [False, True])
 @pytest.mark.parametrize("error", list(Error))
 @pytest.mark.parametrize("units", [1.0, 4.0])
-def test_an_operation_stays_inside(name: str, flushes: bool, error: Error, units: float) -> None:
+@pytest.mark.parametrize("sharp", [False, True])
+def test_an_operation_stays_inside(name: str, flushes: bool, error: Error, units: float, sharp: bool) -> None:
     second_positive = name in ("scale", "divide", "sqrt")
     machine = Machine(division=units, square_root=units, flushes=flushes, error=error)
     for seed in range(8):
         x, y = operands(seed), operands(seed + 100, second_positive)
-        ops = Fp32Operations(units, units, flushes, x.shape)
+        ops = Fp32Operations(units, units, flushes, x.shape, sharp=sharp)
         with np.errstate(all="ignore"):
             interval, found = OPERATIONS[name](ops, machine, spread(x, seed, 0.1), spread(y, seed + 1, 0.1), x, y)
             unclear = ops.overflow | np.isnan(found) | np.isnan(interval.low) | np.isnan(interval.high)
@@ -117,6 +119,32 @@ def test_an_operation_is_tight() -> None:
         width = interval.high - interval.low
         assert (width <= 2.001 * FP32.unit_roundoff * exact).all()
         assert (width > 1.999 * FP32.unit_roundoff * exact).any()
+
+
+def test_a_sharp_operation_holds_the_result_and_its_rounding_and_no_neighbour() -> None:
+    rng = np.random.default_rng(3)
+    x, y = (nearest(1 + rng.random(COUNT), DType.FP32) for _ in range(2))
+    ops = Fp32Operations(1, 1, False, x.shape, sharp=True)
+    for interval, exact in (
+        (ops.divide(point(x), point(y)), x / y),
+        (ops.sqrt(point(x)), np.sqrt(x)),
+        (ops.shifted(point(x), point(2.0**-40)), x + 2.0**-40),
+    ):
+        rounded = nearest(exact, DType.FP32)
+        inside(interval, exact)
+        inside(interval, rounded)
+        for direction in (0.0, np.inf):
+            neighbour = np.nextafter(rounded.astype(np.float32), np.float32(direction)).astype(np.float64)
+            assert ((neighbour < interval.low) | (neighbour > interval.high)).all()
+
+
+def test_adding_zero_to_a_sharp_root_changes_nothing() -> None:
+    x = operands(7, positive_only=True)
+    ops = Fp32Operations(1, 1, False, x.shape, sharp=True)
+    root = ops.sqrt(point(x))
+    shifted = ops.shifted(root, point(0.0))
+    np.testing.assert_allclose(shifted.low, root.low, rtol=2.0**-50, atol=0)
+    np.testing.assert_allclose(shifted.high, root.high, rtol=2.0**-50, atol=0)
 
 
 def test_exact_results_stay_points() -> None:
