@@ -197,6 +197,20 @@ MUTANTS = (
         ("right:values of all magnitudes:0:40",),
     ),
     Mutant(
+        "sharp quotients whatever is declared",
+        ROUNDOFF,
+        "if self.sharp and self.division <= 1.0:",
+        "if self.sharp:",
+        tuple(f"{STAYS}[{n}]" for n in range(144, 156)),
+    ),
+    Mutant(
+        "sharp roots whatever is declared",
+        ROUNDOFF,
+        "if self.sharp and self.square_root <= 1.0:",
+        "if self.sharp:",
+        tuple(f"{STAYS}[{n}]" for n in range(168, 180)),
+    ),
+    Mutant(
         "sign of a gradient taken off its interval",
         ROUNDOFF,
         "low = a.low * np.where(a.low < 0, factor.high, factor.low)",

@@ -71,12 +71,12 @@ OPERATIONS: dict[str, Binary] = {
 }
 
 
+@pytest.mark.parametrize("sharp", [False, True])
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("flushes", [False, True])
 @pytest.mark.parametrize("error", list(Error))
 @pytest.mark.parametrize("units", [1.0, 4.0])
-@pytest.mark.parametrize("sharp", [False, True])
-def test_an_operation_stays_inside(name: str, flushes: bool, error: Error, units: float, sharp: bool) -> None:
+def test_an_operation_stays_inside(sharp: bool, name: str, flushes: bool, error: Error, units: float) -> None:
     second_positive = name in ("scale", "divide", "sqrt")
     machine = Machine(division=units, square_root=units, flushes=flushes, error=error)
     for seed in range(8):
