@@ -27,7 +27,7 @@ def drawn(guard: AbstractContextManager[None]) -> list[bytes]:
         found.append(case.to_json())
 
     settings = hypothesis.settings(
-        max_examples=60,
+        max_examples=120,
         database=None,
         deadline=None,
         phases=[hypothesis.Phase.generate],

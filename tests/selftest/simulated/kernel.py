@@ -428,7 +428,8 @@ class Kernel:
             case StoreRounding.STOCHASTIC:
                 rounded = self.chosen(values, dtype)
         if how.saturates:
-            rounded = np.where(np.isnan(rounded), rounded, np.clip(rounded, -dtype.info.maximum, dtype.info.maximum))
+            clipped = np.clip(rounded, -dtype.info.maximum, dtype.info.maximum)
+            rounded = np.where(np.isfinite(values), clipped, rounded)  # what is infinite already stays so
         if how.flushes:
             rounded = np.where(np.abs(rounded) < dtype.info.smallest_normal, 0.0, rounded)
         return store(rounded, dtype)
