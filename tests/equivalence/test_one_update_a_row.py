@@ -9,14 +9,18 @@ import strategies
 from equivcheck.case import Case, Feature, Lookup, PerSampleWeights, Pooling, Regime, Values
 from equivcheck.engine import Check, property_
 
+_MOST = 8_192
+"""Lookups of a case whose lookups are made many times."""
+
 
 @property_(strategies.run_length_cases)
 def test_one_update_a_row(case: Case, check: Check) -> None:
     """All lookups of a row form a run; each row gets exactly one update a step, from its whole run, whatever its
     length. So looking a row up k times, unweighted, is looking it up once with a weight of k.
     """
-    times = max((lookup.times for f in case.features for b in f.bags for lookup in b.lookups), default=1)
-    times = min(times, 512)
+    bags = [bag for feature in case.features for bag in feature.bags]
+    times = max((lookup.times for bag in bags for lookup in bag.lookups), default=1)
+    times = min(times, 512, max(2, _MOST // max(1, sum(len(bag.lookups) * bag.copies for bag in bags))))
     unweighted = msgspec.structs.replace(case, pooling=Pooling.SUM, per_sample_weights=None, captured=None)
     repeated = check(msgspec.structs.replace(unweighted, features=_with_times(case, times)))
     once = check(
