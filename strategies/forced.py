@@ -302,7 +302,10 @@ def _rare() -> tuple[Forced, ...]:
 
 
 STOCHASTIC = _stochastic()
-STOCHASTIC_KINDS = tuple(_forced(f"stochastic, {kind}", optimizers=(kind,)) for kind in OptimizerKind)
+STOCHASTIC_KINDS = tuple(
+    _forced(f"stochastic, {kind}, {dtype}", optimizers=(kind,), weights=(dtype,))
+    for kind, dtype in product(OptimizerKind, _NARROW)
+)
 BOUNDS = _bounds()
 MEAN = _mean()
 DECAY = _decay()
