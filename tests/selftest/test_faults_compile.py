@@ -47,7 +47,7 @@ def test_instructions_are_named_for_every_fault_that_only_a_gpu_shows() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("approximate-root", "whole-rows-in-tf32") else pytest.mark.soak)
+        pytest.param(name, marks=() if name == "whole-rows-in-tf32" else pytest.mark.soak)
         for name in INSTRUCTIONS
     ],
 )
