@@ -46,10 +46,7 @@ def test_instructions_are_named_for_every_fault_that_only_a_gpu_shows() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name == "whole-rows-in-tf32" else pytest.mark.soak)
-        for name in INSTRUCTIONS
-    ],
+    [pytest.param(name, marks=() if name == "whole-rows-in-tf32" else pytest.mark.soak) for name in INSTRUCTIONS],
 )
 def test_what_a_fault_edits_compiles_and_holds_its_instruction(name: str, tmp_path: Path) -> None:
     found = compiled([name], tmp_path)
