@@ -337,14 +337,19 @@ def traffic_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None
     return _from(TRAFFIC, budget, supports)
 
 
+def _widened(budget: Budget) -> Budget:
+    """Room for cases of one size, also where other cases are smaller."""
+    return Budget(*(max(size, 2**20) for size in astuple(budget)))
+
+
 def many_rows_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """More rows than 16 bits hold, and 5,000 runs; of one size, also where other cases are smaller."""
-    return _from(MANY_ROWS, Budget(*(max(size, 2**20) for size in astuple(budget))), supports)
+    return _from(MANY_ROWS, _widened(budget), supports)
 
 
 def long_bags_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Bags and batches beyond 2^15 and 2^16; of one size, also where other cases are smaller."""
-    return _from(LONG_BAGS, Budget(*(max(size, 2**20) for size in astuple(budget))), supports)
+    return _from(LONG_BAGS, _widened(budget), supports)
 
 
 def large_cases(
