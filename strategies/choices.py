@@ -217,13 +217,17 @@ MANY_ROWS = replace(
     sizes=(1,),
 )
 """Tables of which some 5,000 rows are looked up, 300 of them above 2^16; some 20 are 2^16 rows away from another."""
+_UNEVEN = (2_049, 2_307, 3_001)
+"""Lengths between those that fp16 and bf16 hold, by 1/3001 and more; the bound of so long a sum is nearer."""
 LONG_BAGS = replace(
     _PLAIN,
     name="long bags",
     recipes=(Recipe.EXACT,),
     pooling=(Pooling.SUM, Pooling.MEAN),
-    dims=((1, 2, 3, 4),),
-    hot=(9_001, 2**15 + 1, 2**16 + 1),
+    dims=((1, 2, 3, 4), (4,)),
+    hot=(*_UNEVEN, 9_001, 2**15 + 1, 2**16 + 1),
+    longest_uneven=max(_UNEVEN),
+    forced=(forced.beyond(max(_UNEVEN)), *forced.uneven_means(_UNEVEN)),
     rows=(1, 2, 3, 5),
     times=((1, 2, 3),),
     feature_counts=(0,),
@@ -233,7 +237,9 @@ LONG_BAGS = replace(
     sharing=(Sharing.NEVER, Sharing.MAYBE),
     sizes=(1,),
 )
-"""A bag, or a batch of as many bags, of more lookups than 15 and 16 bits hold; all lookups are of one row."""
+"""A bag, or a batch of as many bags, of more lookups than 15 and 16 bits hold, or a mean of an odd number of them that
+no 16-bit type holds; all lookups are of one row.
+"""
 MENUS = (
     *(ANY, EXACT, RUN_LENGTH, POOLING, WEIGHTS, SHARING, VBE, LAYOUT, BOUNDS, STOCHASTIC, NONFINITE, CALLS, STEPS),
     *(OPTIMIZER, SMALL_TABLES, TRAFFIC, LARGE),

@@ -301,6 +301,26 @@ def _rare() -> tuple[Forced, ...]:
     )
 
 
+def beyond(length: int) -> Forced:
+    """A run that is longer."""
+    return _forced(f"run > {length}", hot=range(length + 1, 2**31))
+
+
+def uneven_means(lengths: tuple[int, ...]) -> tuple[Forced, ...]:
+    """Means of bags of these lengths; rows' gradients, and the weights', are divided by them, too."""
+    return tuple(
+        _forced(
+            f"mean, {name}",
+            pooling=(Pooling.MEAN,),
+            hot=lengths,
+            spread=(False,),
+            weighted=weighted,
+            calls=UPDATING,
+        )
+        for name, weighted in (("unweighted", (None,)), ("weighted", (DType.FP32,)))
+    )
+
+
 STOCHASTIC = _stochastic()
 STOCHASTIC_KINDS = tuple(
     _forced(f"stochastic, {kind}, {dtype}", optimizers=(kind,), weights=(dtype,))

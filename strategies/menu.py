@@ -79,10 +79,12 @@ CALLS = (*(Call.STEPS,) * 12, *UPDATING, Call.FORWARD_ONLY)
 class Menu:
     """Options for every axis of a case, the simplest first: towards it a failure shrinks.
 
-    An axis with one option is pinned. `hot` are run lengths of which the case surely has one (0: none).
-    `feature_parts` are lengths of the list of features, `feature_counts` numbers up to which it is repeated (0: not).
+    An axis with one option is pinned. `hot` are run lengths of which the case surely has one (0: none), in one bag, or
+    `spread` over as many. `feature_parts` are lengths of the list of features, `feature_counts` numbers up to which it
+    is repeated (0: not).
     `dims` and `times` are lists of which one is drawn for the whole case, `widest` is the limit of its dims. `forced`
-    are combinations of which one is drawn for the case, or None.
+    are combinations of which one is drawn for the case, or None. In a MEAN of exact data, bags have lengths that are
+    powers of two, so that dividing rounds nothing; only a run of `hot` lookups up to `longest_uneven` may be a bag.
 
     `sizes` are parts of the budget that a case may use: most cases are small, so that a second holds many of them.
     """
@@ -127,6 +129,8 @@ class Menu:
     times: tuple[tuple[int, ...], ...] = (TIMES, BAG_TIMES)
     copies: tuple[int, ...] = COPIES
     hot: tuple[int, ...] = (*(0,) * 8 * len(TIMES), *TIMES)
+    spread: tuple[bool, ...] = (False, True)
+    longest_uneven: int = 0
     traffic_bags: tuple[int, ...] = TRAFFIC_BAGS
     traffic_lengths: tuple[int, ...] = (1, 1, 2, 3, 8, 17, 33)
     distributions: tuple[Distribution, ...] = tuple(Distribution)

@@ -44,6 +44,8 @@ class Plan:
     one_dim: bool
     power_dims: bool
     round_lengths: bool
+    spread: Axis[bool]
+    longest_uneven: int
     most_lookups: int
 
 
@@ -140,7 +142,8 @@ class _Drawing:
         """A run of the length asked for: inside one bag, or one lookup in each of many bags."""
         hot, self._hot = self._hot, 0
         row = max(self._rows - 1, 0)  # the last, which other lookups seldom name
-        spread = self._choose((False, True)) or (self._plan.round_lengths and hot & (hot - 1) != 0)
+        rounded = self._plan.round_lengths and hot > self._plan.longest_uneven
+        spread = self._plan.spread.draw(self._chooser) or (rounded and hot & (hot - 1) != 0)
         if spread:
             self._spend(1, hot)
             return Bag((Lookup(row),), copies=hot)

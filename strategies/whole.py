@@ -154,6 +154,8 @@ class _Drawing:
             one_dim=pooling is Pooling.NONE,
             power_dims=recipe in (Recipe.SQUARES, Recipe.ROOTS),
             round_lengths=pooling is Pooling.MEAN and values.exact,
+            spread=self._axis("spread", menu.spread),
+            longest_uneven=menu.longest_uneven,
             most_lookups=values.most_lookups,
         )
         whole = count or hot or "kinds" in self._pins or len(menu.kinds) == 1

@@ -232,6 +232,25 @@ FORWARD: tuple[Fault, ...] = (
         _forward("reciprocal(end - begin, WORK)", "reciprocal(tl.minimum(end - begin, 255), WORK)"),
     ),
     Fault(
+        "mean-length-in-fp16",
+        Kind.MEAN,
+        "MEAN divides by a length in fp16: odd ones from 2,049 on are rounded, 65,520 and more are infinite.",
+        _EDGE,
+        _forward("reciprocal(end - begin, WORK)", "reciprocal((end - begin).to(tl.float16), WORK)"),
+        first=("long_bags",),
+    ),
+    Fault(
+        "mean-length-in-bf16",
+        Kind.MEAN,
+        "MEAN divides by a length in bf16: odd ones from 257 on are rounded.",
+        _EDGE,
+        _forward(
+            "reciprocal(end - begin, WORK)",
+            "reciprocal((end - begin).to(tl.float32).to(tl.bfloat16).to(tl.float32), WORK)",
+        ),
+        first=("long_bags",),
+    ),
+    Fault(
         "mean-padded-to-vectors",
         Kind.MEAN,
         "MEAN divides by a length rounded up to an even number, from 3 on.",
@@ -605,6 +624,28 @@ RUNS: tuple[Fault, ...] = (
         report=f"{_TORCHREC}/issues/2362",
     ),
     Fault(
+        "mean-gradient-by-length-in-fp16",
+        Kind.MEAN,
+        "Row gradients of MEAN are divided by a length in fp16.",
+        _EDGE,
+        _transpose(
+            "reciprocal(stop - begin, scale.dtype.element_ty)",
+            "reciprocal((stop - begin).to(tl.float16), scale.dtype.element_ty)",
+        ),
+        first=("long_bags",),
+    ),
+    Fault(
+        "mean-gradient-by-length-in-bf16",
+        Kind.MEAN,
+        "Row gradients of MEAN are divided by a length in bf16.",
+        _EDGE,
+        _transpose(
+            "reciprocal(stop - begin, scale.dtype.element_ty)",
+            "reciprocal((stop - begin).to(tl.float32).to(tl.bfloat16).to(tl.float32), scale.dtype.element_ty)",
+        ),
+        first=("long_bags",),
+    ),
+    Fault(
         "gradient-in-fp16",
         Kind.ACCUMULATOR,
         "Terms of a row's gradient are rounded to fp16.",
@@ -807,6 +848,24 @@ WEIGHT_GRADIENT: tuple[Fault, ...] = (
         "dL/dp of MEAN is that of SUM.",
         _EDGE,
         _weight_gradient("total = (total.to(WORK) * reciprocal(length, WORK)).to(ACCUMULATION)", "total = total"),
+    ),
+    Fault(
+        "weight-gradient-by-length-in-fp16",
+        Kind.WEIGHT_GRADIENT,
+        "dL/dp of MEAN is divided by a length in fp16.",
+        _EDGE,
+        _weight_gradient("reciprocal(length, WORK)", "reciprocal(length.to(tl.float16), WORK)"),
+        first=("long_bags",),
+    ),
+    Fault(
+        "weight-gradient-by-length-in-bf16",
+        Kind.WEIGHT_GRADIENT,
+        "dL/dp of MEAN is divided by a length in bf16.",
+        _EDGE,
+        _weight_gradient(
+            "reciprocal(length, WORK)", "reciprocal(length.to(tl.float32).to(tl.bfloat16).to(tl.float32), WORK)"
+        ),
+        first=("long_bags",),
     ),
     Fault(
         "weight-gradient-loses-a-column",

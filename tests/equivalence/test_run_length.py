@@ -1,7 +1,7 @@
 """Run length: runs of every length around the thresholds at which kernels change their way.
 
 Sees short and long paths that disagree, an off-by-one at the threshold, a run cut in two; keys of 16 bits, lengths that
-are counted in 16 bits, and lists of runs that are too small.
+are counted in 16 bits or in a 16-bit float, and lists of runs that are too small.
 """
 
 import strategies
@@ -27,9 +27,10 @@ def test_many_rows(case: Case, check: Check) -> None:
     check(case)
 
 
-@property_(strategies.long_bags_cases, examples=0.1)
+@property_(strategies.long_bags_cases, examples=0.3)
 def test_long_bags(case: Case, check: Check) -> None:
-    """SUM: the sum of p_i * w[row_i] over the bag; each row gets exactly one update a step, from its whole run: also
-    where a bag, a run or a batch has more than 2^15 or 2^16 lookups.
+    """SUM: the sum of p_i * w[row_i] over the bag; MEAN divides it, and the gradients, by the bag's length; each row
+    gets exactly one update a step, from its whole run: also where a bag, a run or a batch has more than 2^15 or 2^16
+    lookups, or a length that 16-bit types do not hold.
     """
     check(case)
