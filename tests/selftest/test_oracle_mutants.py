@@ -43,6 +43,7 @@ class Mutant:
 SUMS, ROUNDOFF, OPTIMIZERS = "oracle/sums.py", "oracle/roundoff.py", "oracle/optimizers.py"
 TESTS = "test_one_element:test_one_wrong_element_is_seen"
 STAYS = "test_roundoff:test_an_operation_stays_inside"
+BY_CHANCE = "test_right_kernels:test_forms_that_are_exact_by_chance"
 REACHED = "test_right_kernels:test_the_bound_of_a_sum_is_reached[1]"
 
 MUTANTS = (
@@ -258,6 +259,48 @@ MUTANTS = (
         "return hull(*sums), hull(ops.rounded(sums[0]), ops.rounded(sums[1]))",
         "return sums[0], ops.rounded(sums[0])",
         ("test_forms:test_every_form_is_right[3]",),
+    ),
+    Mutant(
+        "order (lr / d) G forgotten",
+        OPTIMIZERS,
+        "hull(ops.scale(gradient, multiplier), ops.divide(ops.scale(gradient, factor), denominator))",
+        "ops.divide(ops.scale(gradient, factor), denominator)",
+        ("test_forms:test_every_form_is_right[2]",),
+    ),
+    Mutant(
+        "order (lr G) / d forgotten",
+        OPTIMIZERS,
+        "hull(ops.scale(gradient, multiplier), ops.divide(ops.scale(gradient, factor), denominator))",
+        "ops.scale(gradient, multiplier)",
+        (f"{BY_CHANCE}[1]",),
+    ),
+    Mutant(
+        "order lr (G / d) forgotten",
+        OPTIMIZERS,
+        "    step = hull(step, ops.scale(ops.divide(gradient, denominator), factor))\n",
+        "",
+        (f"{BY_CHANCE}[0]",),
+    ),
+    Mutant(
+        "Adam's order (lr / d) (m / c) forgotten",
+        OPTIMIZERS,
+        "        step = hull(step, ops.scale(unbiased, ops.divide(rate, denominator)))\n",
+        "",
+        (f"{BY_CHANCE}[2]",),
+    ),
+    Mutant(
+        "Adam's order (lr / c) m / d forgotten",
+        OPTIMIZERS,
+        "        step = hull(step, ops.divide(ops.scale(new1, ops.divide(rate, correction1)), denominator))\n",
+        "",
+        (f"{BY_CHANCE}[5]",),
+    ),
+    Mutant(
+        "Adam's order lr (m / c / d) forgotten",
+        OPTIMIZERS,
+        "    step = ops.scale(direction, rate)\n",
+        "    step = ops.scale(unbiased, ops.divide(rate, denominator))\n",
+        (f"{BY_CHANCE}[4]",),
     ),
     Mutant(
         "error of pow dropped",

@@ -308,13 +308,27 @@ def one_row(optimizer: Optimizer, gradient: list[float], moment: list[float]) ->
 
 
 PARTS = [part / 128 for part in range(1, 256)]
+UP_TO_ONE = PARTS[:128]
+NO_THIRDS = [part / 128 for part in range(1, 256) if part % 3]
+"""Their squares, like 49, leave one when 3 divides them."""
 BY_CHANCE = {
     "lr / d = 7 / 7, but lr (G / 7)": one_row(
         Optimizer(OptimizerKind.ADAGRAD, 7.0), PARTS, [49 - g * g for g in PARTS]
     ),
+    "(lr G) / 5 beside (lr / 5) G and lr (G / 5)": one_row(
+        Optimizer(OptimizerKind.ADAGRAD, float(np.float32(0.3))), PARTS, [25 - g * g for g in PARTS]
+    ),
     "m / d = 1, but (lr / d) m": one_row(Optimizer(OptimizerKind.ADAM, beta1=0.0, beta2=0.0), PARTS, [0.0] * 255),
     "G G is exact, but not (1-b) G": one_row(
         Optimizer(OptimizerKind.ADAM, beta2=float(np.float32(0.3))), PARTS, [2.0] * 255
+    ),
+    "lr / d = 7 / 7, but lr (m / 7)": one_row(
+        Optimizer(OptimizerKind.ADAM, 7.0, beta1=0.0, beta2=0.75), NO_THIRDS, [(49 - g * g) / 3 for g in NO_THIRDS]
+    ),
+    "m / c = 3 p and lr / d = 3 / 3, but not lr / c": one_row(
+        Optimizer(OptimizerKind.ADAM, 3.0, beta1=0.375, beta2=0.75),
+        [3 * p for p in UP_TO_ONE],
+        [3 * (1 - p * p) for p in UP_TO_ONE],
     ),
 }
 
@@ -324,7 +338,7 @@ def test_forms_that_are_exact_by_chance(name: str) -> None:
     problem = BY_CHANCE[name]
     states = set()
     for step, square, correction in product(StepForm, SquareForm, CorrectionForm):
-        kernel = Kernel(Style(forms=Forms(step=step, square=square, correction=correction)))
+        kernel = Kernel(Style(forms=Forms(step=step, square=square, correction=correction), power=0.0))
         outcome = kernel.run(problem)
         assert judge(problem, kernel.arithmetic(problem.case), outcome).status is not Status.FAILED
         update = outcome.results[1]
