@@ -139,6 +139,8 @@ class Flag(enum.StrEnum):
     RACING_OFFSETS = "offsets that one pass repairs wrongly"
     LATER_STEP_SHIFTED = "later step shifted"
     LATER_STEP_SMALLER = "later step smaller"
+    LATER_STEP_SHORTENED = "later step with shorter bags"
+    LATER_STEP_TURNED = "later step with bags turned"
     RATE_CHANGES = "learning rate changes between steps"
 
 
@@ -191,6 +193,7 @@ def _computed(case: Case, problem: Problem | None) -> Facts:
     tables = [numbered[i] for i in order]
     numbers: dict[Number, tuple[float, ...]] = {}
     flags = {*_structure(case, tables, features), *_lookups(case, tables, features, numbers), *_settings(case)}
+    flags.update(_later_steps(case, features))
     if case.bad_offsets:
         always = case.bounds_check is BoundsCheck.IGNORE
         batches = (problem or materialise(case)).batches
@@ -202,6 +205,9 @@ def _computed(case: Case, problem: Problem | None) -> Facts:
         numbers[Number.BAG] = _distinct(np.concatenate([np.asarray(numbers[Number.BAG]), *lengths]))
         if any(_in_several_features(problem, *pair) for pair in zip(problem.batches, repaired, strict=True)):
             flags.add(Flag.IN_SEVERAL_FEATURES)
+        flags.discard(Flag.UNEVEN_BAG)
+        if any(_uneven(part) for part in lengths):
+            flags.add(Flag.UNEVEN_BAG)
     _sizes(case, features, numbers)
     return Facts(numbers, _choices(case, tables), frozenset(flags))
 
@@ -239,7 +245,8 @@ def _structure(case: Case, tables: list[int], features: tuple[FeatureBags, ...])
     padded = max(len(f.lengths) for f in features) if not case.ranks else 0
     lengths = [f.lengths for f in features]
     empty = [bool((part == 0).any()) or len(part) < padded for part in lengths]
-    uneven = any(bool((part & (part - 1)).any()) for part in lengths)
+    cuts = {step.lookups for step in case.steps}
+    uneven = any(_uneven(part if cut is None else np.minimum(part, cut)) for part in lengths for cut in cuts)
     yield from _of(
         (Flag.SHARING, shared),
         (Flag.UNSORTED_MAP, unsorted),
@@ -333,7 +340,7 @@ def _lookups(
 
 def _settings(case: Case) -> Iterator[Flag]:
     """Of everything that is not structure."""
-    psw, later = case.per_sample_weights, case.steps[1:]
+    psw = case.per_sample_weights
     faults = {bad.fault for bad in case.bad_indices}
     rates = {case.optimizer.learning_rate if s.learning_rate is None else s.learning_rate for s in case.steps}
     return _of(
@@ -347,9 +354,18 @@ def _settings(case: Case) -> Iterator[Flag]:
         (Flag.INDEX_OUT_OF_BOUNDS, bool(faults - {IndexFault.PRUNED})),
         (Flag.PRUNED, IndexFault.PRUNED in faults),
         (Flag.MALFORMED_OFFSETS, bool(case.bad_offsets)),
+        (Flag.RATE_CHANGES, len(rates) > 1),
+    )
+
+
+def _later_steps(case: Case, features: tuple[FeatureBags, ...]) -> Iterator[Flag]:
+    """Of how steps after the first differ. Bags are shorter, or turned, where some have other lengths for it."""
+    later = case.steps[1:]
+    return _of(
         (Flag.LATER_STEP_SHIFTED, any(step.shift for step in later)),
         (Flag.LATER_STEP_SMALLER, any(step.bags is not None for step in later)),
-        (Flag.RATE_CHANGES, len(rates) > 1),
+        (Flag.LATER_STEP_SHORTENED, any(_is_shortened(case, features, step) for step in later)),
+        (Flag.LATER_STEP_TURNED, any(_is_turned(case, features, step) for step in later)),
     )
 
 
@@ -406,6 +422,11 @@ def _in_several_features(problem: Problem, batch: Batch, repaired: Repair) -> bo
     return bool(np.unique(keys, axis=1).shape[1] > np.unique(keys[:2], axis=1).shape[1])
 
 
+def _uneven(lengths: npt.NDArray[np.int64]) -> bool:
+    """Whether a length is not a power of two (nor 0)."""
+    return bool((lengths & (lengths - 1)).any())
+
+
 def _last_is_long(sizes: npt.NDArray[np.int64], kept: int | None) -> bool:
     """Whether twice the last feature's bags are more than the longest feature's and one, in a variable batch.
 
@@ -421,12 +442,41 @@ def _kept(sizes: npt.NDArray[np.int64], kept: int | None) -> npt.NDArray[np.int6
     return sizes if kept is None else np.minimum(sizes, kept)
 
 
-def _kept_lookups(case: Case, features: tuple[FeatureBags, ...], step: Step) -> int:
-    """Lookups of a step, which may keep only so many bags of each feature and rank, and so many lookups of a bag."""
+def _kept_bags(case: Case, features: tuple[FeatureBags, ...], step: Step) -> list[FeatureBags]:
+    """Bags of a step, which may keep only so many of each feature and rank; padded to one number without ranks."""
     kept = [feature if step.bags is None else feature.first(step.bags) for feature in features]
-    if step.lookups is not None:
-        kept = [feature.shortened(step.lookups) for feature in kept]
-    return sum(len(feature.rows) for feature in kept)
+    if case.ranks:
+        return kept
+    most = max(len(feature.lengths) for feature in kept)
+    return [feature.padded(most) for feature in kept]
+
+
+def _kept_lookups(case: Case, features: tuple[FeatureBags, ...], step: Step) -> int:
+    """Lookups of a step, which may keep only so many of each bag."""
+    kept = [
+        np.minimum(feature.lengths, step.lookups) if step.lookups is not None else feature.lengths
+        for feature in _kept_bags(case, features, step)
+    ]
+    return int(sum(lengths.sum() for lengths in kept))
+
+
+def _is_shortened(case: Case, features: tuple[FeatureBags, ...], step: Step) -> bool:
+    """Whether a step keeps fewer lookups of some bag than it has."""
+    return step.lookups is not None and any(
+        bool((feature.lengths > step.lookups).any()) for feature in _kept_bags(case, features, step)
+    )
+
+
+def _is_turned(case: Case, features: tuple[FeatureBags, ...], step: Step) -> bool:
+    """Whether turning the bags of a step, once they are shortened, changes the lengths or the ranks in their order."""
+    if not step.turn:
+        return False
+    for feature in _kept_bags(case, features, step):
+        kept = feature if step.lookups is None else feature.shortened(step.lookups)
+        turned = kept.turned(step.turn, case.ranks)
+        if not np.array_equal(kept.lengths, turned.lengths) or not np.array_equal(kept.ranks, turned.ranks):
+            return True
+    return False
 
 
 def _wide_and_short(case: Case, tables: list[int], features: tuple[FeatureBags, ...], kept: int | None) -> bool:

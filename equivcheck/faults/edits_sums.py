@@ -129,7 +129,12 @@ FORWARD: tuple[Fault, ...] = (
         Kind.WIDTH,
         "A bag writes one column more than its feature has.",
         _EDGE,
-        _forward("column, stored, mask=inside)", "column, stored, mask=live[:, None] & (column <= dim[:, None]))"),
+        # The lanes of compiled kernels end with their feature: only a store of its own goes beyond.
+        _forward(
+            "column, stored, mask=inside)",
+            "column, stored, mask=inside)\n"
+            "    tl.store(output + first[:, None] + column + 1, stored, mask=live[:, None] & (column + 1 == dim[:, None]))",
+        ),
     ),
     Fault(
         "empty-bag-not-written",

@@ -244,6 +244,18 @@ def test_a_turned_step_has_the_same_bags_elsewhere_and_a_shortened_one_fewer_loo
     ]
 
 
+def test_a_step_without_bags_has_no_malformed_offset() -> None:
+    case = Case(
+        features=(Feature(bags=(Bag((Lookup(),)),)),),
+        bounds_check=BoundsCheck.WARNING,
+        bad_offsets=(BadOffset(OffsetFault.SMALLEST),),
+        steps=(Step(), Step(bags=0)),
+    )
+    first, second = materialise(case).batches
+    assert first.offsets[0] == np.iinfo(np.int64).min
+    assert second.offsets.tolist() == [0]
+
+
 def test_ranks_turn_with_their_bags() -> None:
     bags = (Bag((Lookup(1),), rank=0), Bag((Lookup(2, 2),), rank=0), Bag((Lookup(3),), rank=1))
     problem = materialise(Case(features=(Feature(rows=4, bags=bags),), ranks=3, steps=(Step(), Step(turn=1))))

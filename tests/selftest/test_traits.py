@@ -29,6 +29,7 @@ from equivcheck.case import (
     Traffic,
 )
 from equivcheck.facts import Facts, Flag, Number, facts
+from equivcheck.problem import materialise
 from equivcheck.traits import OPTIONS, TraitError, trait
 from equivcheck.words import permutation
 
@@ -105,6 +106,8 @@ EXAMPLES: dict[str, Case] = {
     ),
     "later step shifted": Case(steps=(Step(), Step(shift=1))),
     "later step smaller": Case(steps=(Step(), Step(bags=0))),
+    "later step with shorter bags": Case(features=(table(ONE),), steps=(Step(), Step(lookups=0))),
+    "later step with bags turned": Case(features=(table(ONE, Bag()),), steps=(Step(), Step(turn=1))),
     "learning rate changes between steps": Case(steps=(Step(), Step(learning_rate=2.0))),
 }
 CAPTURED = Case(features=(Feature(rows=3),), captured=Captured("batch", "0" * 64))
@@ -112,6 +115,20 @@ CAPTURED = Case(features=(Feature(rows=3),), captured=Captured("batch", "0" * 64
 
 def test_every_flag_has_an_example() -> None:
     assert set(EXAMPLES) == set(Flag) - {Flag.CAPTURED}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(features=(table(ONE, ONE),), steps=(Step(), Step(lookups=1, turn=1))),
+        Case(features=(table(ONE, Bag()),), steps=(Step(), Step(lookups=1, turn=2))),
+        Case(features=(table(ONE, Bag()),), steps=(Step(), Step(lookups=0, turn=1))),
+        Case(features=(table(ONE, Bag()),), steps=(Step(), Step(bags=1, turn=1))),
+    ],
+    ids=("bags of one length", "turned round", "nothing left", "one bag left"),
+)
+def test_a_turn_that_changes_nothing_is_none(case: Case) -> None:
+    assert trait("not later step with bags turned").holds(facts(case))
 
 
 @pytest.mark.parametrize("flag", EXAMPLES)
@@ -184,6 +201,19 @@ def test_every_option_is_a_trait() -> None:
     for choice, options in OPTIONS.items():
         for option in options:
             assert trait(f"{choice}={option}").name == f"{choice}={option}"
+
+
+def test_bag_lengths_are_those_after_a_repair_and_a_step_s_own() -> None:
+    four_and_four = (table(Bag((Lookup(0, 4),)), Bag((Lookup(0, 4),))),)
+    shifted = Case(
+        features=four_and_four,
+        bounds_check=BoundsCheck.IGNORE,
+        bad_offsets=(BadOffset(OffsetFault.PLUS_ONE, position=1),),
+    )
+    three = Case(features=four_and_four, steps=(Step(), Step(lookups=3)))
+    assert Flag.UNEVEN_BAG not in facts(Case(features=four_and_four)).flags
+    assert Flag.UNEVEN_BAG in facts(shifted, materialise(shifted)).flags
+    assert Flag.UNEVEN_BAG in facts(three).flags
 
 
 def test_a_captured_batch_needs_its_problem() -> None:
