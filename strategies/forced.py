@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from equivcheck.axes import DISTINCT_ROWS, RUN_CLASSES
-from equivcheck.case import BoundsCheck, Call, Decay, Distribution, OptimizerKind, Pooling, Rounding
+from equivcheck.case import BoundsCheck, Call, Decay, Distribution, OptimizerKind, Place, Pooling, Rounding, Special
 from equivcheck.formats import DType
 from strategies.data import BETAS2, Recipe
 from strategies.menu import UPDATING, BagKind, Forced, Sharing
@@ -326,6 +326,21 @@ STOCHASTIC_KINDS = tuple(
     _forced(f"stochastic, {kind}, {dtype}", optimizers=(kind,), weights=(dtype,))
     for kind, dtype in product(OptimizerKind, _NARROW)
 )
+STOCHASTIC_INFINITY = tuple(
+    _forced(
+        f"stochastic infinity, {dtype}",
+        poison=tuple((Place.TOUCHED_ROW, value) for value in (Special.INF, Special.MINUS_INF)),
+        optimizers=(OptimizerKind.SGD, OptimizerKind.ROWWISE_ADAGRAD),
+        decay=(Decay.NONE,),
+        weights=(dtype,),
+        accumulation=(DType.FP32,),
+        recipes=(Recipe.EXACT, Recipe.SMOOTH),
+        feature_counts=(0,),
+    )
+    for dtype in _NARROW
+)
+"""Rows that are infinite before they are rounded, by optimizers that need no infinite number to be a finite one's part.
+In Adam's forms with decay an infinite row may meet a factor of zero, and is not judged."""
 BOUNDS = _bounds()
 MEAN = _mean()
 DECAY = _decay()

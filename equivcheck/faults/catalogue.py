@@ -6,7 +6,7 @@ from functools import cache
 
 from equivcheck.backends import registry
 from equivcheck.backends.protocol import Backend
-from equivcheck.faults import around, edits_kept, edits_sums, edits_updates, simulated
+from equivcheck.faults import around, edits_kept, edits_random, edits_sums, edits_updates, simulated
 from equivcheck.faults.fault import Fault, FaultError
 
 FAULTS: dict[str, Fault] = {
@@ -18,6 +18,7 @@ FAULTS: dict[str, Fault] = {
         *edits_sums.SMALL_TABLES,
         *edits_updates.OPTIMIZERS,
         *edits_updates.ROUNDING,
+        *edits_random.RANDOM,
         *edits_updates.BOUNDS,
         *edits_updates.LAYOUT,
         *edits_updates.CALLS,
