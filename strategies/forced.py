@@ -339,8 +339,8 @@ STOCHASTIC_INFINITY = tuple(
     )
     for dtype in _NARROW
 )
-"""Rows that are infinite before they are rounded, by optimizers that need no infinite number to be a finite one's part.
-In Adam's forms with decay an infinite row may meet a factor of zero, and is not judged."""
+"""Rows that are infinite before they are rounded. Forms of other optimizers may multiply them by zero; those elements
+are not judged."""
 BOUNDS = _bounds()
 MEAN = _mean()
 DECAY = _decay()

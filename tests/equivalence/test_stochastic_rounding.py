@@ -20,15 +20,19 @@ from equivcheck.runner import Run
 from equivcheck.stochastic import Decisions, Statistic, decisions, unbiased
 from equivcheck.verdict import Discrepancy, Symptom, Tensor
 
-WIDE, NARROW = ((32, 1024), (16, 256), (16, 256)), ((128, 32),) * 3
+WIDE, LARGE, NARROW = (
+    ((32, 1024), (16, 256), (16, 256)),
+    ((64, 1024), (16, 256), (16, 256)),
+    ((128, 32), (128, 32), (128, 32)),
+)
 """Rows and columns of tables. 4,096 elements are enough to see two that share one random number, whatever is between
 them (`equivcheck.dependence` sees it from some 700 pairs on), or a bias of 0.1 units in the last place. 32,768 show
-random numbers that repeat after 2^14 elements, and tables of one width those that go by row and column."""
+random numbers that repeat after 2^14 elements, and twice as many a bias of shares near 1/512."""
 RUNS = (1, 33, 257)
 """Lookups of each row of a table: one alone, and one more than those that a warp has threads, and than the longest run
 that kernels treat as short (TorchRec's threshold is 256)."""
 _TINY_RATES = {DType.FP16: 2.0**-20, DType.BF16: 2.0**-17}
-"""A 512th of a unit in the last place of a number near one, or less."""
+"""A 512th of a unit in the last place of numbers from 1/2 to 1."""
 _EQUAL = Values(Regime.CONSTANT, magnitude=181, exponent=-7)
 """Of as many bits as bf16 has, so that updates are no multiples of a unit in the last place."""
 NAMES = ("short runs", "middle runs", "long runs")
@@ -61,7 +65,7 @@ def test_stochastic_statistics(case: Case, check: Check) -> None:
         *(statistic for part in first.values() for statistic in unbiased(part)),
         *independent(blocks),
     ]
-    if again is not None:
+    if again is not None:  # seeds at the same step: a system may add both, and has another seed's numbers a step later
         statistics += independent_between(first, {"another seed": again[0]})
     check.share("statistics of stochastic rounding", sum(s.passed for s in statistics), len(statistics))
     wrong = [_discrepancy(statistic) for statistic in statistics if not statistic.passed]
@@ -78,9 +82,10 @@ def _many_elements(case: Case) -> Case:
     """
     kind = case.seed % 4
     dtype = DType.FP16 if case.weights is DType.FP32 else case.weights
-    shapes = NARROW if kind == 3 else WIDE
+    shapes = (WIDE, WIDE, LARGE, NARROW)[kind]
     rate = _TINY_RATES[dtype] if kind == 2 else 2.0**-6
     equal = _EQUAL if kind == 1 else None
+    weights = Regime.SAME_SIGN if kind == 2 else Regime.NORMAL
     return msgspec.structs.replace(
         case,
         features=tuple(
@@ -89,7 +94,7 @@ def _many_elements(case: Case) -> Case:
         ),
         weights=dtype,
         optimizer=msgspec.structs.replace(case.optimizer, learning_rate=rate, eps=2.0**-3),
-        weight_values=equal or Values(Regime.NORMAL),
+        weight_values=equal or Values(weights),
         gradient_values=equal or Values(Regime.NORMAL),
         state_values=equal or Values(Regime.SAME_SIGN),
         per_sample_weights=None,
