@@ -28,10 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, product
 
 import numpy as np
 from scipy import fft
+from scipy.linalg import hadamard
 
 from equivcheck.formats import Float64Array
 from equivcheck.oracle.sparse import Int64Array
@@ -217,12 +219,14 @@ def _dyadic(first: Float64Array, second: Float64Array) -> Float64Array:
 
 
 def _walsh(values: Float64Array) -> Float64Array:
-    """Walsh-Hadamard transform along the last axis, in natural order."""
-    result, step = values, 1
-    while step < values.shape[-1]:
-        pairs = result.reshape(*values.shape[:-1], -1, 2, step)
-        left, right = pairs[..., 0, :], pairs[..., 1, :]
-        result = np.stack([left + right, left - right], axis=-2)
-        step *= 2
-    transformed: Float64Array = result.reshape(values.shape)
-    return transformed
+    """Walsh-Hadamard transform along the last axis, in natural order: of rows, and then of columns, of a square."""
+    size = values.shape[-1]
+    columns = 1 << (size.bit_length() - 1) // 2
+    square = values.reshape(*values.shape[:-1], size // columns, columns)
+    transformed: Float64Array = _hadamard(size // columns) @ square @ _hadamard(columns)
+    return transformed.reshape(values.shape)
+
+
+@cache
+def _hadamard(size: int) -> Float64Array:
+    return np.asarray(hadamard(size, np.float64))
