@@ -25,7 +25,8 @@ MANY_ROWS = 1000
 WIDE = 1024
 """A table is wide above this: FBGEMM's CUDA TBE then takes another forward."""
 SHORT_BAG = 8
-"""Bags are short up to this length on average: that forward then gives 32 of them to a warp."""
+"""Bags are short up to this length on average: that forward then gives `WARP` of them to a warp."""
+WARP = 32
 
 
 class Number(enum.StrEnum):
@@ -125,6 +126,7 @@ class Flag(enum.StrEnum):
     LAST_FEATURE_LONG = "last feature longer than half of the longest"
     FEW_SAMPLES = "fewer samples than features"
     WIDE_SHORT = "wide feature with short bags"
+    LONE_LOOKUPS = "32 bags in a row of one lookup"
     FROZEN = "frozen feature"
     TRAFFIC = "traffic"
     CAPTURED = "captured"
@@ -206,8 +208,9 @@ def _computed(case: Case, problem: Problem | None) -> Facts:
         if any(_in_several_features(problem, *pair) for pair in zip(problem.batches, repaired, strict=True)):
             flags.add(Flag.IN_SEVERAL_FEATURES)
         flags.discard(Flag.UNEVEN_BAG)
-        if any(_uneven(part) for part in lengths):
-            flags.add(Flag.UNEVEN_BAG)
+        flags.update(
+            _of((Flag.UNEVEN_BAG, any(map(_uneven, lengths))), (Flag.LONE_LOOKUPS, any(map(_lone_lookups, lengths))))
+        )
     _sizes(case, features, numbers)
     return Facts(numbers, _choices(case, tables), frozenset(flags))
 
@@ -246,7 +249,7 @@ def _structure(case: Case, tables: list[int], features: tuple[FeatureBags, ...])
     lengths = [f.lengths for f in features]
     empty = [bool((part == 0).any()) or len(part) < padded for part in lengths]
     cuts = {step.lookups for step in case.steps}
-    uneven = any(_uneven(part if cut is None else np.minimum(part, cut)) for part in lengths for cut in cuts)
+    of_steps = [part if cut is None else np.minimum(part, cut) for part in lengths for cut in cuts]
     yield from _of(
         (Flag.SHARING, shared),
         (Flag.UNSORTED_MAP, unsorted),
@@ -264,7 +267,8 @@ def _structure(case: Case, tables: list[int], features: tuple[FeatureBags, ...])
         (Flag.LAST_BAG_EMPTY, any(len(part) < padded or (len(part) and part[-1] == 0) for part in lengths)),
         (Flag.ALL_BAGS_EMPTY, any(empty) and not any(len(f.rows) for f in features)),
         (Flag.RAGGED, any(len(part) > 1 and part.min() != part.max() for part in lengths)),
-        (Flag.UNEVEN_BAG, uneven),
+        (Flag.UNEVEN_BAG, any(map(_uneven, of_steps))),
+        (Flag.LONE_LOOKUPS, any(map(_lone_lookups, of_steps))),
         (Flag.FEATURE_WITHOUT_LOOKUPS, any(len(f.rows) == 0 for f in features)),
         (Flag.MIXED_DIMS, len(set(dims)) > 1),
         (Flag.DIMS_ASCENDING, any(a < b for a, b in pairwise(dims))),
@@ -425,6 +429,13 @@ def _in_several_features(problem: Problem, batch: Batch, repaired: Repair) -> bo
 def _uneven(lengths: npt.NDArray[np.int64]) -> bool:
     """Whether a length is not a power of two (nor 0)."""
     return bool((lengths & (lengths - 1)).any())
+
+
+def _lone_lookups(lengths: npt.NDArray[np.int64]) -> bool:
+    """Whether a warp's bags, one after the other, have one lookup each; the last is followed by the first (a turn)."""
+    others = np.flatnonzero(np.concatenate([lengths, lengths]) != 1)
+    gaps = np.diff(np.concatenate([[-1], others, [2 * len(lengths)]])) - 1
+    return len(lengths) >= WARP and bool(gaps.max() >= WARP)
 
 
 def _last_is_long(sizes: npt.NDArray[np.int64], kept: int | None) -> bool:

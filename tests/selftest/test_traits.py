@@ -52,6 +52,7 @@ EXAMPLES: dict[str, Case] = {
     "last feature longer than half of the longest": Case(features=(table(ONE), table(ONE, ONE)), ranks=1),
     "fewer samples than features": Case(features=(table(ONE), table()), ranks=1),
     "wide feature with short bags": Case(features=(table(ONE, dim=1028),)),
+    "32 bags in a row of one lookup": Case(features=(table(Bag((Lookup(),), copies=32), Bag()),)),
     "table without rows": Case(features=(table(ONE), table(rows=0))),
     "first table without rows": Case(features=(table(rows=0), table(ONE))),
     "middle table without rows": Case(features=(table(ONE), table(rows=0), table())),
