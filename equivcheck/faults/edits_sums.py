@@ -133,7 +133,8 @@ FORWARD: tuple[Fault, ...] = (
         _forward(
             "column, stored, mask=inside)",
             "column, stored, mask=inside)\n"
-            "    tl.store(output + first[:, None] + column + 1, stored, mask=live[:, None] & (column + 1 == dim[:, None]))",
+            "    beyond = live[:, None] & (column + 1 == dim[:, None])\n"
+            "    tl.store(output + first[:, None] + column + 1, stored, mask=beyond)",
         ),
     ),
     Fault(
@@ -146,6 +147,18 @@ FORWARD: tuple[Fault, ...] = (
             "column, stored, mask=inside & (total != 0.0))",
         ),
         report="https://github.com/pytorch/pytorch/issues/4169",
+    ),
+    Fault(
+        "lone-lookups-unweighted",
+        Kind.PAIRING,
+        "Where 32 lanes or more of a program sum one lookup each, rows are stored as they are.",
+        _EDGE,
+        _forward(
+            "terms = terms * weight[:, :, None]",
+            "lone = tl.sum((end - begin == 1).to(tl.int32), axis=0) >= 32\n"
+            "                terms = terms * tl.where(lone & (longest == 1), 1.0, weight)[:, :, None]",
+        ),
+        first=("lone_lookups", "pooling"),
     ),
     Fault(
         "weights-one-ahead",
@@ -979,6 +992,15 @@ SMALL_TABLES: tuple[Fault, ...] = (
         _EDGE,
         _small("total *= reciprocal(end - begin, tl.float32)[:, None]", "total = total"),
         variants=("small-tables",),
+    ),
+    Fault(
+        "small-mean-length-in-fp16",
+        Kind.SMALL_TABLES,
+        "The product's mean divides by a length in fp16: odd ones from 2,049 on are rounded.",
+        _EDGE,
+        _small("reciprocal(end - begin, tl.float32)", "reciprocal((end - begin).to(tl.float16), tl.float32)"),
+        variants=("small-tables",),
+        first=("long_bags",),
     ),
     Fault(
         "repeats-in-a-tile-merged",
