@@ -124,7 +124,7 @@ STOCHASTIC = replace(
     recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SMOOTH, Recipe.ANY),
     forced=(*(None,) * 6, *forced.STOCHASTIC_KINDS * 2, *forced.STOCHASTIC, *forced.STOCHASTIC_INFINITY * 2),
     accumulation=(*(DType.FP32,) * 6, DType.FP64),
-    calls=(*(Call.STEPS,) * 3, Call.RESTORED, Call.OUTSTANDING),
+    calls=(Call.STEPS, Call.RESTORED, Call.OUTSTANDING),
     poison=(*(None,) * 9, *((Place.TOUCHED_ROW, value) for value in Special)),
 )
 NONFINITE = replace(
@@ -239,6 +239,26 @@ LONG_BAGS = replace(
 )
 """A bag, or a batch of as many bags, of more lookups than 15 and 16 bits hold, or a mean of an odd number of them that
 no 16-bit type holds; all lookups are of one row.
+"""
+LONE_LOOKUPS = replace(
+    _PLAIN,
+    name="lone lookups",
+    kinds=(BagKind.TRAFFIC,),
+    traffic_bags=tuple(range(32, 67)),
+    traffic_lengths=(1,),
+    dims=((4, 8, 36), (1028,)),
+    hot=(0,),
+    pooling=(Pooling.SUM, Pooling.MEAN),
+    ranks=(0, 0, 0, 1),
+    feature_counts=(0,),
+    feature_parts=(1, 1, 2),
+    rowless=(False,),
+    sharing=(Sharing.NEVER, Sharing.MAYBE),
+    sizes=(1,),
+    forced=(None, forced.lone_halves()),
+)
+"""A warp's bags and more of one lookup each, whose rows a kernel may store without summing; also in tables of more than
+1,024 columns, for which FBGEMM's CUDA TBE has another forward.
 """
 MENUS = (
     *(ANY, EXACT, RUN_LENGTH, POOLING, WEIGHTS, SHARING, VBE, LAYOUT, BOUNDS, STOCHASTIC, NONFINITE, CALLS, STEPS),
@@ -356,6 +376,11 @@ def many_rows_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = No
 def long_bags_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
     """Bags and batches beyond 2^15 and 2^16; of one size, also where other cases are smaller."""
     return _from(LONG_BAGS, _widened(budget), supports)
+
+
+def lone_lookups_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
+    """Many bags of one lookup each, in narrow and in wide tables; of one size, also where other cases are smaller."""
+    return _from(LONE_LOOKUPS, _widened(budget), supports)
 
 
 def large_cases(

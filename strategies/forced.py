@@ -306,6 +306,11 @@ def beyond(length: int) -> Forced:
     return _forced(f"run > {length}", hot=range(length + 1, 2**31))
 
 
+def lone_halves() -> Forced:
+    """Rows of fp16, multiplied by weights, that go into an fp16 output as they are."""
+    return _forced("lone lookups, fp16", weights=(DType.FP16,), output=(DType.FP16,), weighted=(DType.FP32, DType.FP16))
+
+
 def uneven_means(lengths: tuple[int, ...]) -> tuple[Forced, ...]:
     """Means of bags of these lengths; rows' gradients, and the weights', are divided by them, too."""
     return tuple(
