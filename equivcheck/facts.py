@@ -118,6 +118,7 @@ class Flag(enum.StrEnum):
     DIMS_ASCENDING = "wider table after a narrower"
     DIMS_DESCENDING = "narrower table after a wider"
     DIM_NOT_MULTIPLE_OF_4 = "dim not multiple of 4"
+    PADDED_DIM = "dim below the widest's power of two"
     PSW = "psw"
     PSW_GRADIENT = "psw gradient"
     VBE = "vbe"
@@ -274,6 +275,7 @@ def _structure(case: Case, tables: list[int], features: tuple[FeatureBags, ...])
         (Flag.DIMS_ASCENDING, any(a < b for a, b in pairwise(dims))),
         (Flag.DIMS_DESCENDING, any(a > b for a, b in pairwise(dims))),
         (Flag.DIM_NOT_MULTIPLE_OF_4, any(dim % 4 for dim in dims)),
+        (Flag.PADDED_DIM, min(dims) < 1 << (max(dims) - 1).bit_length()),
         (Flag.VBE, case.ranks > 0),
         (Flag.WIDE_SHORT, any(_wide_and_short(case, tables, features, step.bags) for step in case.steps)),
     )

@@ -133,6 +133,7 @@ NONFINITE = replace(
     poison=_POISON,
     recipes=(Recipe.EXACT, Recipe.SMOOTH),
     weighted=(None, None, *_WEIGHTED),
+    forced=(*(None,) * 8, *forced.INFINITE_WEIGHTS),
 )
 CALLS = replace(
     _PLAIN,

@@ -306,6 +306,22 @@ def beyond(length: int) -> Forced:
     return _forced(f"run > {length}", hot=range(length + 1, 2**31))
 
 
+def _infinite_weights() -> tuple[Forced, ...]:
+    """Weights that make infinite gradients of no zero among them: zeros that pad a row's columns would become NaN."""
+    return tuple(
+        _forced(
+            f"infinite weight, {kind}",
+            poison=tuple((Place.PER_SAMPLE_WEIGHT, value) for value in (Special.INF, Special.MINUS_INF)),
+            weighted=(DType.FP32, DType.FP16),
+            optimizers=(kind,),
+            accumulation=(DType.FP32,),
+            recipes=(Recipe.SMOOTH,),
+            feature_counts=(0,),
+        )
+        for kind in (OptimizerKind.ROWWISE_ADAGRAD, OptimizerKind.PARTIAL_ROWWISE_ADAM)
+    )
+
+
 def lone_halves() -> Forced:
     """Rows of fp16, multiplied by weights, that go into an fp16 output as they are."""
     return _forced("lone lookups, fp16", weights=(DType.FP16,), output=(DType.FP16,), weighted=(DType.FP32, DType.FP16))
@@ -346,6 +362,7 @@ STOCHASTIC_INFINITY = tuple(
 )
 """Rows that are infinite before they are rounded. Forms of other optimizers may multiply them by zero; those elements
 are not judged."""
+INFINITE_WEIGHTS = _infinite_weights()
 BOUNDS = _bounds()
 MEAN = _mean()
 DECAY = _decay()

@@ -541,6 +541,13 @@ ROUNDING: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "infinite-weights-reach-padding",
+        Kind.NON_FINITE,
+        "Zeros beyond a row's columns, which an infinite weight makes NaN, are left in the mean of G^2.",
+        _EDGE,
+        _optimizers("gradient = tl.where(inside, total.to(WORK), 0.0)", "gradient = total.to(WORK)"),
+    ),
+    Fault(
         "nan-rounds-up-to-zero",
         Kind.NON_FINITE,
         "bf16 rounds NaN as a number: where all its bits are set it becomes -0.",

@@ -78,6 +78,7 @@ EXAMPLES: dict[str, Case] = {
     "mixed dims": Case(features=(table(ONE), table(dim=8))),
     "wider table after a narrower": Case(features=(table(ONE), table(dim=8))),
     "narrower table after a wider": Case(features=(table(ONE), table(dim=2))),
+    "dim below the widest's power of two": Case(features=(table(ONE, dim=12),)),
     "dim not multiple of 4": Case(features=(table(ONE, dim=6),)),
     "psw": Case(per_sample_weights=PerSampleWeights()),
     "psw gradient": Case(per_sample_weights=PerSampleWeights(gradient=True)),
