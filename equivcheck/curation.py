@@ -7,7 +7,7 @@ from functools import partial
 
 from equivcheck.case import Case
 from equivcheck.coverage import reached
-from equivcheck.facts import facts
+from equivcheck.facts_of_case import facts
 
 
 def curate(given: Sequence[Case], pools: Sequence[Sequence[Case]], number: int) -> tuple[Case, ...]:

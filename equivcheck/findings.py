@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from equivcheck import golden
 from equivcheck.case import Case, CaseError
-from equivcheck.facts import facts
+from equivcheck.facts_of_case import facts
 from equivcheck.problem import Problem
 from equivcheck.traits import TraitError, holds, trait
 from equivcheck.verdict import Discrepancy, Status, Symptom, Tensor, Verdict

@@ -348,7 +348,7 @@ def _serve(plan: Plan, connection: Connection, journal: str) -> None:
     from equivcheck import isolation, runner
     from equivcheck.engine.placement import place
     from equivcheck.engine.subjects import load_subject
-    from equivcheck.facts import facts
+    from equivcheck.facts_of_case import facts
     from equivcheck.findings import built_in_folder, load_findings
 
     place(Path(journal).name.rpartition("-")[2], os.environ)  # before the subject starts CUDA

@@ -38,7 +38,8 @@ from equivcheck.case import (
     Values,
 )
 from equivcheck.coverage import GOALS, Goal, reached
-from equivcheck.facts import Choice, Facts, Flag, Number, facts
+from equivcheck.facts import Choice, Facts, Flag, Number
+from equivcheck.facts_of_case import facts
 from equivcheck.formats import DType
 from strategies import whole
 from strategies.budget import Budget, Profile

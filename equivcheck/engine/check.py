@@ -15,7 +15,7 @@ from equivcheck import runner
 from equivcheck.case import Case, Pooling
 from equivcheck.coverage import Coverage
 from equivcheck.engine.counts import Counts, add
-from equivcheck.facts import facts
+from equivcheck.facts_of_case import facts
 from equivcheck.findings import FAILURES, Finding
 from equivcheck.formats import AnyArray
 from equivcheck.outcome import Forward, Update

@@ -9,7 +9,7 @@ import pytest
 import strategies
 from equivcheck.case import Case
 from equivcheck.coverage import GOALS, Coverage, Kind, Missing
-from equivcheck.facts import facts
+from equivcheck.facts_of_case import facts
 from strategies import Profile, choices
 
 LARGEST = Profile.DEFAULT.budget.work

@@ -231,7 +231,7 @@ def test_a_case_that_materialises_otherwise_is_not_compared(tmp_path: Path, reco
 def test_curated_cases_reach_more_than_as_many_drawn_ones() -> None:
     from equivcheck.coverage import reached
     from equivcheck.curation import curate
-    from equivcheck.facts import facts
+    from equivcheck.facts_of_case import facts
 
     small = strategies.Budget(2**10, 2**10, 2**10)
     drawn = [strategies.random_case(seed, small) for seed in range(300)]

@@ -26,7 +26,7 @@ from equivcheck.engine.events import (
     Started,
 )
 from equivcheck.engine.failures import Told
-from equivcheck.facts import facts
+from equivcheck.facts_of_case import facts
 from equivcheck.gate.gather import gather
 from equivcheck.gate.orders import key_of
 from equivcheck.gate.result import Result

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, Phase
 
 import strategies
 from equivcheck.case import Bag, Case, Feature, Lookup, Pooling, Rounding
-from equivcheck.facts import Number, facts
+from equivcheck.facts import Number
+from equivcheck.facts_of_case import facts
 from equivcheck.formats import DType, Float64Array, widen
 from equivcheck.minimise import minimise
 from equivcheck.problem import Problem, materialise, split_by_feature

@@ -17,7 +17,8 @@ from hypothesis.strategies import SearchStrategy
 import strategies
 from equivcheck.bags import bags_of
 from equivcheck.case import BoundsCheck, Call, Case, IndexType, Pooling
-from equivcheck.facts import Flag, Number, facts
+from equivcheck.facts import Flag, Number
+from equivcheck.facts_of_case import facts
 from equivcheck.formats import DType
 from equivcheck.problem import materialise
 from equivcheck.traits import holds

@@ -15,7 +15,8 @@ from equivcheck.case import Call, Case
 from equivcheck.coverage import GOALS, Coverage, Missing
 from equivcheck.engine.constants import seed_alone
 from equivcheck.engine.properties import Property
-from equivcheck.facts import Number, facts
+from equivcheck.facts import Number
+from equivcheck.facts_of_case import facts
 from equivcheck.formats import DType
 from strategies import Budget, Profile, choices, edges
 

@@ -28,7 +28,8 @@ from equivcheck.case import (
     Step,
     Traffic,
 )
-from equivcheck.facts import Facts, Flag, Number, facts
+from equivcheck.facts import Facts, Flag, Number
+from equivcheck.facts_of_case import facts
 from equivcheck.problem import materialise
 from equivcheck.traits import OPTIONS, TraitError, trait
 from equivcheck.words import permutation
