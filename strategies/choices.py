@@ -84,13 +84,19 @@ POOLING = replace(
     forced=(*(None,) * 4, *forced.MEAN, *forced.FP64_MEANS),
 )
 WEIGHTS = replace(
-    _PLAIN, name="weights", weighted=_WEIGHTED, weight_gradient=(True, True, True, False), frozen=(*(False,) * 4, True)
+    _PLAIN,
+    name="weights",
+    weighted=_WEIGHTED,
+    weight_gradient=(True, True, True, False),
+    frozen=(*(False,) * 4, True),
+    forced=(*(None,) * 16, *forced.FROZEN * 3),
 )
 SHARING = replace(
     _PLAIN,
     name="sharing",
     sharing=(Sharing.SURELY, Sharing.UNSORTED),
-    forced=(*(None,) * 30, *forced.UNSORTED, *forced.DECAY),
+    feature_counts=(*ANY.feature_counts, *forced.BYTES),
+    forced=(*(None,) * 30, *forced.UNSORTED, *forced.DECAY, *forced.MANY_FEATURES * 2),
 )
 VBE = replace(
     _PLAIN,
@@ -113,7 +119,7 @@ BOUNDS = replace(
     bounds=tuple(BoundsCheck)[1:],
     index_faults=tuple(IndexFault),
     offset_faults=(*OffsetFault, OffsetFault.PLUS_ONE, OffsetFault.PLUS_ONE),
-    forced=(*(None,) * 16, *forced.BOUNDS, *forced.WARNED * 3),
+    forced=(*(None,) * 16, *forced.BOUNDS, *forced.WARNED * 3, *forced.PRUNED_MEANS * 2),
     steps=(1, 2),
 )
 STOCHASTIC = replace(
@@ -147,14 +153,15 @@ STEPS = replace(
     _PLAIN,
     name="steps",
     steps=(2, 3, 4),
+    growing=(False, False, True),
     calls=(Call.STEPS, Call.STEPS, Call.RESTORED, Call.RATE_CHANGED),
-    forced=(*(None,) * 16, *forced.RESTORED),
+    forced=(*(None,) * 16, *forced.RESTORED, *forced.GROWING),
 )
 OPTIMIZER = replace(
     _PLAIN,
     name="optimizer",
     optimizers=tuple(OptimizerKind)[1:],
-    recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SQUARES, Recipe.TINY, Recipe.TINY, Recipe.ROOTS),
+    recipes=(Recipe.EXACT, Recipe.SMOOTH, Recipe.SQUARES, Recipe.TINY, Recipe.TINY, Recipe.STILL, Recipe.ROOTS),
     steps=(1, 2),
     forced=(
         *(None,) * 12,
@@ -163,6 +170,7 @@ OPTIMIZER = replace(
         *forced.LATE_BIAS_CORRECTIONS,
         *forced.ELEMENT_WISE * 4,
         *forced.ROOTS * 4,
+        *forced.STILL,
     ),
 )
 _PRODUCT_DIMS = tuple(d for d in QUAD_DIMS if 60 <= d <= 132)

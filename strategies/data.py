@@ -26,6 +26,7 @@ class Recipe(enum.Enum):
     OVERFLOW = "overflow"
     ANY = "any"
     ROOTS = "roots"
+    STILL = "still"
 
     @property
     def data(self) -> Data:
@@ -160,6 +161,8 @@ _DATA = {
         learning_rates=POWERS_OF_TWO[:-1],
         eps=(0.0, 2.0**-80),
     ),
+    # No row has a gradient, but decay and moments move it all the same.
+    Recipe.STILL: replace(_EXACT, gradient=_ZEROS, state=_values(Regime.INTEGERS, (1, 8)), eps=EPS[1:]),
     # With eps and the state far below g^2, a kernel that squares in 16 bits or flushes has nothing to hide behind.
     Recipe.TINY: Data(
         weights=(*_INTEGERS, *_SMOOTH),

@@ -7,7 +7,18 @@ from itertools import product
 from typing import Any
 
 from equivcheck.axes import DISTINCT_ROWS, RUN_CLASSES
-from equivcheck.case import BoundsCheck, Call, Decay, Distribution, OptimizerKind, Place, Pooling, Rounding, Special
+from equivcheck.case import (
+    BoundsCheck,
+    Call,
+    Decay,
+    Distribution,
+    IndexFault,
+    OptimizerKind,
+    Place,
+    Pooling,
+    Rounding,
+    Special,
+)
 from equivcheck.formats import DType
 from strategies.data import BETAS2, Recipe
 from strategies.menu import UPDATING, BagKind, Forced, Sharing
@@ -17,6 +28,8 @@ _RUNS = {
     f"run {least}-{most}" if most < 2**31 else f"run >={least}": range(least, most + 1) for least, most in RUN_CLASSES
 }
 _SHARED = {"alone": Sharing.NEVER, "shared": Sharing.SURELY}
+
+BYTES = (129, 257)
 
 
 def _forced(name: str, **options: Container[Any]) -> Forced:
@@ -186,6 +199,34 @@ def _restored() -> tuple[Forced, ...]:
     )
 
 
+def _growing() -> tuple[Forced, ...]:
+    """A batch larger than those before it; and such as have no lookups, but count in Adam's t all the same."""
+    adam: dict[str, Container[Any]] = {"optimizers": (OptimizerKind.ADAM,), "adam_steps": (1, 2, 10)}
+    return (
+        _forced("growing", growing=(True,), steps=(2, 3)),
+        _forced("no lookups, then all", growing=(True,), steps=(2, 3), kept=(0,), calls=(Call.STEPS,), **adam),
+    )
+
+
+def _still() -> tuple[Forced, ...]:
+    """Rows that are looked up and have no gradient. They decay, and Adam moves them by the moments that they have."""
+    return (
+        *(
+            _forced(
+                f"no gradient, decay {decay}",
+                recipes=(Recipe.STILL,),
+                optimizers=(OptimizerKind.ROWWISE_ADAGRAD,),
+                decay=(decay,),
+            )
+            for decay in (Decay.L2, Decay.DECOUPLED)
+        ),
+        *(
+            _forced(f"no gradient, {kind}", recipes=(Recipe.STILL,), optimizers=(kind,))
+            for kind in (OptimizerKind.ADAM, OptimizerKind.PARTIAL_ROWWISE_ADAM)
+        ),
+    )
+
+
 def _subnormal() -> tuple[Forced, ...]:
     """Subnormal numbers of 16 bits: normal ones in the arithmetic, which a conversion may flush."""
     return tuple(_forced(f"subnormal, {dtype}", recipes=(Recipe.SUBNORMAL,), weights=(dtype,)) for dtype in _NARROW)
@@ -242,6 +283,43 @@ def _warned() -> tuple[Forced, ...]:
         _forced("fatal first offset", bounds=(BoundsCheck.FATAL,), **first),
         _forced("warned first offset", bounds=(BoundsCheck.WARNING,), **first),
     )
+
+
+def _pruned_means() -> tuple[Forced, ...]:
+    """A pruned lookup counts in the length of its bag, by which the gradients of rows and of weights are divided."""
+    return (
+        _forced(
+            "pruned, weighted mean",
+            pooling=(Pooling.MEAN,),
+            weighted=(DType.FP32, DType.FP16),
+            hot=(8,),
+            spread=(False,),
+            feature_counts=(0,),
+            bounds=tuple(BoundsCheck)[1:],
+            index_faults=(IndexFault.PRUNED,),
+            index_counts=(1, 2, 3),
+            offset_counts=(0,),
+        ),
+    )
+
+
+def _frozen() -> tuple[Forced, ...]:
+    """More features than the bits of a word, of which not all are frozen."""
+    return (
+        _forced(
+            "many features, some frozen",
+            feature_counts=(33, 34, 63, 64, 65, 101, 128),
+            feature_parts=(3,),
+            weighted=(DType.FP32, DType.FP16),
+            hot=(0,),
+            sizes=(32,),
+        ),
+    )
+
+
+def _many_features() -> tuple[Forced, ...]:
+    """More features than 7 and 8 bits number."""
+    return (_forced("many features", feature_counts=BYTES, hot=(0,), sizes=(32,)),)
 
 
 def _bias_corrections() -> tuple[Forced, ...]:
@@ -373,6 +451,11 @@ WEIGHTED_REPEATS = _weighted_repeats()
 ELEMENT_WISE = _element_wise()
 ROOTS = _roots()
 RESTORED = _restored()
+PRUNED_MEANS = _pruned_means()
+FROZEN = _frozen()
+MANY_FEATURES = _many_features()
+GROWING = _growing()
+STILL = _still()
 BIAS_CORRECTIONS = _bias_corrections()
 LATE_BIAS_CORRECTIONS = _late_bias_corrections()
 PENDING = _pending()

@@ -86,6 +86,9 @@ class Menu:
     are combinations of which one is drawn for the case, or None. In a MEAN of exact data, bags have lengths that are
     powers of two, so that dividing rounds nothing; only a run of `hot` lookups up to `longest_uneven` may be a bag.
 
+    Steps are of the whole batch first, and smaller ones later, or `growing`: the whole batch comes last.
+    Smaller ones have `kept` so many lookups of each bag, or all (None).
+
     `sizes` are parts of the budget that a case may use: most cases are small, so that a second holds many of them.
     """
 
@@ -103,7 +106,7 @@ class Menu:
     adam_steps: tuple[int, ...] = ascending(axes.ADAM_STEPS, (100, 5000))
     beta2: tuple[float, ...] = BETAS2
     rounding: tuple[Rounding, ...] = tuple(Rounding)
-    recipes: tuple[Recipe, ...] = (*(Recipe.EXACT,) * 3, *(Recipe.SMOOTH,) * 2, *tuple(Recipe)[2:-1])
+    recipes: tuple[Recipe, ...] = (*(Recipe.EXACT,) * 3, *(Recipe.SMOOTH,) * 2, *tuple(Recipe)[2:-2])
     poison: tuple[tuple[Place, Special] | None, ...] = (None,)
 
     bounds: tuple[BoundsCheck, ...] = tuple(BoundsCheck)
@@ -140,6 +143,8 @@ class Menu:
     layouts: tuple[Layout, ...] = tuple(Layout)
     calls: tuple[Call, ...] = CALLS
     steps: tuple[int, ...] = (1, 2, 3)
+    growing: tuple[bool, ...] = (False,)
+    kept: tuple[int | None, ...] = (None, 1, 2, 0)
 
     forced: tuple[Forced | None, ...] = (None,)
 

@@ -145,7 +145,7 @@ class _Drawing:
             distributions=self._axis("distributions", menu.distributions),
             frozen=Axis(menu.frozen),
             sharing=sharing,
-            feature_parts=menu.feature_parts,
+            feature_parts=self._allowed("feature_parts", menu.feature_parts),
             feature_count=count,
             ranks=ranks,
             hot=hot if hot <= longest else 0,
@@ -224,7 +224,7 @@ class _Drawing:
         return mode, tuple(indices), tuple(offsets)
 
     def _bad_index(self) -> BadIndex:
-        return BadIndex(self._choose(self._menu.index_faults), self._choose(_POSITIONS))
+        return BadIndex(self._choose(self._allowed("index_faults", self._menu.index_faults)), self._choose(_POSITIONS))
 
     def _bad_offset(self) -> BadOffset:
         positions = self._allowed("offset_positions", self._menu.offset_positions)
@@ -252,7 +252,9 @@ class _Drawing:
         count = self._lean("steps", self._menu.steps)
         if call in (Call.OUTSTANDING, Call.RESTORED):  # one step would not show either
             count = max(count, 2)
-        return (Step(), *(self._step(recipe) for _ in range(count - 1)))
+        growing = count > 1 and self._draw("growing", self._menu.growing)
+        others = tuple(self._step(recipe) for _ in range(count - 1))
+        return (*others, Step()) if growing else (Step(), *others)
 
     def _step(self, recipe: Data) -> Step:
         return Step(
@@ -260,7 +262,7 @@ class _Drawing:
             shift=self._choose((0, 0, 1, 5)),
             bags=self._lean("bags", (None, 1, 0, 2)),
             seed=self._choose((0, 1)),
-            lookups=self._lean("lookups", (None, 1, 2, 0)),
+            lookups=self._lean("kept", self._menu.kept),
             turn=self._choose((0, 1, 2)),
         )
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from equivcheck.backends import registry
 from equivcheck.backends.protocol import Backend
-from equivcheck.faults import around, edits_kept, edits_random, edits_sums, edits_updates, simulated
+from equivcheck.faults import around, edits_counts, edits_kept, edits_random, edits_sums, edits_updates, simulated
 from equivcheck.faults.fault import Fault, FaultError
 
 FAULTS: dict[str, Fault] = {
@@ -22,6 +22,7 @@ FAULTS: dict[str, Fault] = {
         *edits_updates.BOUNDS,
         *edits_updates.LAYOUT,
         *edits_updates.CALLS,
+        *edits_counts.COUNTS,
         *edits_kept.KEPT,
         *around.FAULTS,
         *simulated.FAULTS,

@@ -132,4 +132,49 @@ KEPT: tuple[Fault, ...] = (
         ),
         first=("per_sample_weights",),
     ),
+    Fault(
+        "first-step-not-counted-without-lookups",
+        Kind.STATE,
+        "A first forward without lookups does not count in Adam's t.",
+        _EDGE,
+        (
+            Edit(
+                "module.py",
+                "        if torch.is_grad_enabled():\n            self.step += 1",
+                "        if torch.is_grad_enabled() and (self.updates or len(indices)):\n            self.step += 1",
+            ),
+        ),
+        first=("steps",),
+    ),
+    Fault(
+        "lookups-beyond-those-of-the-first-step",
+        Kind.STATE,
+        "Buffers hold as many lookups as the first batch has: further ones of a later batch update nothing.",
+        _EDGE,
+        (
+            Edit(
+                "module.py",
+                "        return transpose(self.indices, self.bags, module.features, scaling, module.allocate)",
+                "        held = self.indices.clone()\n"
+                "        held[module.__dict__.setdefault('_held', len(held)) :] = -1\n"
+                "        return transpose(held, self.bags, module.features, scaling, module.allocate)",
+            ),
+        ),
+        first=("steps",),
+    ),
+    Fault(
+        "bags-read-as-far-as-in-the-first-step",
+        Kind.STATE,
+        "A copy of the indices holds as many as the first batch has: further ones of a later batch add nothing.",
+        _EDGE,
+        (
+            Edit(
+                "module.py",
+                "(output, module.weights, self.indices, per_sample_weights, bags, module.features)",
+                "(output, module.weights, self.indices.clone(), per_sample_weights, bags, module.features)\n"
+                "        tables[2][module.__dict__.setdefault('_copied', len(tables[2])) :] = -1",
+            ),
+        ),
+        first=("steps",),
+    ),
 )

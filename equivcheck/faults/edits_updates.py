@@ -207,6 +207,19 @@ OPTIMIZERS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "decay-skipped-without-gradient",
+        Kind.OPTIMIZER,
+        "Row-wise Adagrad skips rows whose gradient is zero, though they decay.",
+        _EDGE,
+        _optimizers(
+            "    gradient = tl.where(inside, total.to(WORK), 0.0)\n",
+            "    gradient = tl.where(inside, total.to(WORK), 0.0)\n"
+            "    if OPTIMIZER == ROWWISE_ADAGRAD:\n"
+            "        live = live & (tl.max(tl.abs(gradient), axis=1) != 0)\n"
+            "        inside = inside & live[:, None]\n",
+        ),
+    ),
+    Fault(
         "row-updated-one-column-too-wide",
         Kind.WIDTH,
         "An update writes back the first element of the next row.",
