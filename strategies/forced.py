@@ -311,15 +311,15 @@ def _frozen() -> tuple[Forced, ...]:
             feature_counts=(33, 34, 63, 64, 65, 101, 128),
             feature_parts=(3,),
             weighted=(DType.FP32, DType.FP16),
+            widest=(31,),
             hot=(0,),
-            sizes=(32,),
         ),
     )
 
 
 def _many_features() -> tuple[Forced, ...]:
     """More features than 7 and 8 bits number."""
-    return (_forced("many features", feature_counts=BYTES, hot=(0,), sizes=(32,)),)
+    return (_forced("many features", feature_counts=BYTES, hot=(0,)),)
 
 
 def _bias_corrections() -> tuple[Forced, ...]:
