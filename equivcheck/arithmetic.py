@@ -112,9 +112,18 @@ class Store:
     saturates: bool = False
     flushes: bool = False
 
+    @property
+    def changes_own_type(self) -> bool:
+        """Whether it may change values that are of the storage type already. Rounding does not."""
+        return self.saturates or self.flushes
+
 
 class MeanDivision(enum.Enum):
-    """How MEAN divides by the bag's length: a product with its reciprocal, a division, or CUDA's `div.full`."""
+    """How MEAN divides by the bag's length: a product with its reciprocal, a division, or CUDA's `div.full`.
+
+    Where the length is a power of two, each of them moves the exponent and rounds nothing, `div.full` on every GPU
+    included. A division that rounds there cannot be declared.
+    """
 
     RECIPROCAL = "reciprocal"
     DIVISION = "division"
@@ -140,7 +149,7 @@ class Arithmetic:
     accumulator
         Type of products and of scaling: the type in which a single term is rounded.
     mean_division
-        How MEAN divides.
+        How MEAN divides by the bag's length, and row-wise optimizers the sum of G^2 by the width: the weaker of both.
     division, square_root, power
         Relative errors of the optimizer's operations in u of fp32: 1 is correctly rounded. CUDA's `div.full` has 2 ulp
         (4 u), `sqrt.approx` up to 3 ulp (PTX ISA, floating-point instructions); `lr / tensor` in PyTorch is a
@@ -149,8 +158,9 @@ class Arithmetic:
         Whether subnormal operands and results may become zero, in the update and in sums.
     gradient_rounding
         A narrower type to which each term of the row's gradient is rounded by design, or None.
-    output_store, table_store
-        Rounding of the output and of the updated row.
+    output_store, weight_gradient_store, table_store
+        Rounding of the output, of dL/dp and of the updated row. A row of 16 bits that the case wants rounded
+        stochastically is judged so, whatever `table_store.rounding` says.
     deterministic
         Whether two runs give the same bits.
     """
@@ -168,5 +178,6 @@ class Arithmetic:
     sum_flushes: bool = False
     gradient_rounding: DType | None = None
     output_store: Store = Store()
+    weight_gradient_store: Store = Store()
     table_store: Store = Store()
     deterministic: bool = True

@@ -124,8 +124,9 @@ def expect_weight_gradient(
             which = live[start:stop]
             result, terms = products.block(which)
             interval = result.interval
-            if dtype is not arithmetic.accumulator:
-                interval = stored(interval, dtype, arithmetic.output_store, arithmetic.accumulator)
+            store = arithmetic.weight_gradient_store
+            if dtype is not arithmetic.accumulator or store.changes_own_type:
+                interval = stored(interval, dtype, store, arithmetic.accumulator)
             place = part.position[which]
             value[place], low[place], high[place] = result.value, interval.low, interval.high
             undetermined[place], smallest[place] = result.undetermined, terms

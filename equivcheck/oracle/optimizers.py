@@ -257,7 +257,9 @@ def _adam(
     # (1 - c) w is infinite, w - c w is NaN; and the formula multiplies the row even by a decay of zero.
     undetermined = undetermined | np.isinf(rows)
     gain = hyper.learning_rate * rest1.low / np.maximum(correction1.high * denominator.high, _ETA)
-    return Updated(updated, undetermined, np.broadcast_to(gain, rows.shape), before1, lost1, before2, lost2)
+    # torch.lerp, which PyTorch's own Adam uses, is G - b1 (G - m) where b1 is at most 1/2: NaN where G is infinite.
+    unclear1 = lost1 | (~_finite(gradient) & (optimizer.beta1 <= 0.5))
+    return Updated(updated, undetermined, np.broadcast_to(gain, rows.shape), before1, unclear1, before2, lost2)
 
 
 def _averaged(
@@ -293,14 +295,16 @@ def mean_square(ops: Fp32Operations, values: Interval, summation: Summation, div
     relative += 0.0 if exact_division else division.roundings * _U
     low, high = squares.low.sum(axis=1, keepdims=True), squares.high.sum(axis=1, keepdims=True)
     ops.note(high * (1 + relative))  # the sum may overflow before it is divided
-    tiny = _INFO.smallest_normal if ops.flushes else _ETA
+    least = _INFO.smallest_normal if ops.flushes else _ETA
+    # G^2 / D may be summed instead: each of D quotients then underflows, where that of the sum underflows once.
+    lost = columns * ops.tiny
     blurred = widened(
-        Interval(low / columns, high / columns), relative * (1 + 2.0**-9) + (columns + 4) * 2.0**-53, tiny
+        Interval(low / columns, high / columns), relative * (1 + 2.0**-9) + (columns + 4) * 2.0**-53, lost
     )
     # Exact where G is, and its squares stay on their grid: G^2 are multiples of q^2 with sum up to 2^24 q^2.
     quantum = row_quantum(values.low)[:, None] ** 2
     exact = (values.low == values.high).all(axis=1, keepdims=True) & exact_division
-    exact &= (high <= quantum * summation.exact_units) & (quantum >= tiny) & (quantum / columns >= tiny)
+    exact &= (high <= quantum * summation.exact_units) & (quantum >= least) & (quantum / columns >= least)
     exact &= representable(high, DType.FP32)
     mean = high / columns
     return positive(Interval(np.where(exact, mean, blurred.low), np.where(exact, mean, blurred.high)))

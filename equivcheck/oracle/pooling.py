@@ -77,8 +77,9 @@ class _Pooled:
             )
             result = certain_infinities(result, partial(self._finite_gauge, start, stop), self.arithmetic.accumulator)
             interval = result.interval
-            if dtype is not self.arithmetic.accumulator:  # else the accumulator is stored as it is
-                interval = stored(interval, dtype, self.arithmetic.output_store, self.arithmetic.accumulator)
+            store = self.arithmetic.output_store
+            if dtype is not self.arithmetic.accumulator or store.changes_own_type:
+                interval = stored(interval, dtype, store, self.arithmetic.accumulator)
             value[start:stop], low[start:stop], high[start:stop] = result.value, interval.low, interval.high
             undetermined[start:stop] = result.undetermined
         allowed = Interval(low, high)

@@ -115,6 +115,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, records: list[Record]) ->
         Arithmetic(pooling=Grouped(4, DType.FP32, DType.FP64), mean_division=MeanDivision.DIVISION, division=4.0),
         Arithmetic(gradient=TensorCore(64), table_store=Store(StoreRounding.STOCHASTIC, saturates=True)),
         Arithmetic(gradient_rounding=DType.FP16, accumulator=DType.FP64, deterministic=False),
+        Arithmetic(weight_gradient_store=Store(StoreRounding.TRUNCATE, flushes=True)),
     ],
 )
 def test_every_arithmetic_comes_back(tmp_path: Path, records: list[Record], arithmetic: Arithmetic) -> None:

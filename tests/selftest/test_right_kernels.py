@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from equivcheck.arithmetic import Arithmetic, MeanDivision
+from equivcheck.arithmetic import Arithmetic, MeanDivision, Store, StoreRounding
 from equivcheck.case import (
     Bag,
     Case,
@@ -22,8 +22,11 @@ from equivcheck.case import (
     Optimizer,
     OptimizerKind,
     PerSampleWeights,
+    Place,
+    Poison,
     Pooling,
     Regime,
+    Special,
     Values,
 )
 from equivcheck.compare import judge
@@ -34,7 +37,7 @@ from equivcheck.problem import Problem, materialise
 from equivcheck.verdict import Status, Tensor
 from strategies import Menu, choices, random_case
 from tests.selftest.simulated.kernel import Kernel, MeanForm, Style
-from tests.selftest.simulated.steps import CorrectionForm, Forms, SquareForm, StepForm
+from tests.selftest.simulated.steps import CorrectionForm, Forms, MeanSquareForm, SquareForm, StepForm
 from tests.selftest.simulated.styles import SMALL, random_case_for, random_style, scrambled
 from tests.selftest.simulated.sums import Order
 
@@ -72,6 +75,71 @@ def blamed(make: Callable[[int], Problem], seeds: range) -> list[str]:
 @pytest.mark.parametrize("source", SOURCES)
 def test_right_kernels_are_not_blamed(source: str) -> None:
     assert blamed(SOURCES[source], range(120)) == []
+
+
+def test_a_store_may_flush_numbers_of_its_own_type() -> None:
+    """fp32 is stored as fp32: nothing is rounded, but a subnormal output, row or dL/dp may become zero."""
+    subnormal, flush = Values(Regime.SUBNORMAL), Store(flushes=True)
+    weights = PerSampleWeights(gradient=True, values=Values(Regime.CONSTANT))
+    problem = one_bag([[2.0**-130, 1.0]], 1, per_sample_weights=weights, gradient_values=subnormal)
+    style = Style(output_store=flush, weight_gradient_store=flush, table_store=flush)
+    verdict = judge(problem, Kernel(style).arithmetic(problem.case), Kernel(style).run(problem))
+    assert verdict.status is not Status.FAILED
+    assert judge(problem, Arithmetic(), Kernel(style).run(problem)).status is Status.FAILED
+
+
+def test_the_weight_gradient_has_a_store_of_its_own() -> None:
+    """The output is truncated to fp16, dL/dp rounded to nearest; and the other way round."""
+    weights = PerSampleWeights(DType.FP16, gradient=True, values=Values(Regime.CONSTANT))
+    smooth = Values(Regime.UNIFORM)
+    problem = one_bag(
+        [[1.0 + 2.0**-11 * 1.5] * 8], 1, output=DType.FP16, per_sample_weights=weights, gradient_values=smooth
+    )
+    truncating = Store(StoreRounding.TRUNCATE)
+    for style in (Style(output_store=truncating), Style(weight_gradient_store=truncating)):
+        kernel = Kernel(style)
+        declared, outcome = kernel.arithmetic(problem.case), kernel.run(problem)
+        assert judge(problem, declared, outcome).status is not Status.FAILED
+        exchanged = replace(
+            declared, output_store=declared.weight_gradient_store, weight_gradient_store=declared.output_store
+        )
+        assert judge(problem, exchanged, outcome).status is Status.FAILED
+
+
+@pytest.mark.parametrize("kind", [OptimizerKind.ROWWISE_ADAGRAD, OptimizerKind.PARTIAL_ROWWISE_ADAM])
+@pytest.mark.parametrize("flushes", [False, True])
+@pytest.mark.parametrize("exponent", [-72, -70, -66, -60])
+def test_squares_may_be_divided_before_they_are_summed(kind: OptimizerKind, flushes: bool, exponent: int) -> None:
+    """sum(G^2 / D): each quotient underflows, where that of sum(G^2) / D underflows once."""
+    case = Case(
+        features=(Feature(rows=16, dim=64, bags=tuple(Bag((Lookup(row),)) for row in range(16))),),
+        gradient_values=Values(Regime.SAME_SIGN, 1, exponent),
+        optimizer=Optimizer(kind, eps=2.0**-10),
+    )
+    problem = materialise(case)
+    kernel = Kernel(Style(forms=Forms(mean_square=MeanSquareForm.FIRST), step_flushes=flushes))
+    verdict = judge(problem, kernel.arithmetic(case), kernel.run(problem))
+    assert verdict.status is not Status.FAILED, verdict.discrepancies[0]
+
+
+@pytest.mark.parametrize(("beta1", "status"), [(0.5, Status.PASSED), (0.75, Status.FAILED)])
+def test_lerp_may_meet_an_infinite_gradient(beta1: float, status: Status) -> None:
+    """torch.lerp is G - b1 (G - m) up to b1 = 1/2: a first moment of NaN, where the formula has infinity."""
+    case = Case(
+        features=(Feature(rows=8, dim=4, bags=tuple(Bag((Lookup(row),)) for row in range(8))),),
+        optimizer=Optimizer(OptimizerKind.ADAM, beta1=beta1),
+        poison=(Poison(Place.GRADIENT, Special.INF),),
+    )
+    problem = materialise(case)
+    outcome = Kernel().run(problem)
+    forward, update = outcome.results
+    assert isinstance(update, Update)
+    moment = update.after.momentum1[0].copy()
+    assert np.isinf(moment).sum() == 1
+    moment[np.isinf(moment)] = np.nan
+    after = replace(update.after, momentum1=(moment,))
+    verdict = judge(problem, Arithmetic(), replace(outcome, results=(forward, replace(update, after=after))))
+    assert verdict.status is status
 
 
 @pytest.mark.soak

@@ -64,6 +64,7 @@ class Style:
     wide_update: bool = False
     gradient_rounding: DType | None = None
     output_store: Store = NEAREST
+    weight_gradient_store: Store = NEAREST
     table_store: Store = NEAREST
     stochastic: Stochastic = Stochastic.FAIR
 
@@ -105,6 +106,7 @@ class Kernel:
             sum_flushes=style.sum_flushes,
             gradient_rounding=style.gradient_rounding,
             output_store=style.output_store,
+            weight_gradient_store=style.weight_gradient_store,
             table_store=style.table_store,
         )
 
@@ -399,7 +401,7 @@ class Kernel:
             for x in self.lookups(problem, batch, feature):
                 row = self.converted(widen(state.tables[table][x.row]))
                 result[x.position] = self.inner_product(case, adder, row, gradient[x.bag], x)
-        return self.stored(result, spec.dtype, self.style.output_store, self.style.accumulator)
+        return self.stored(result, spec.dtype, self.style.weight_gradient_store, self.style.accumulator)
 
     def inner_product(
         self, case: Case, adder: Adder, row: Float64Array, gradient: Float64Array, lookup: Lookup
@@ -418,9 +420,7 @@ class Kernel:
     # Stores
     def stored(self, values: Float64Array, dtype: DType, how: Store, computed: DType) -> AnyArray:
         """Values of the type `computed`, rounded into a storage type."""
-        if dtype is computed:
-            return store(values, dtype)  # nothing is left to round
-        match how.rounding:
+        match StoreRounding.NEAREST if dtype is computed else how.rounding:  # its own type leaves nothing to round
             case StoreRounding.NEAREST:
                 rounded = nearest(values, dtype)
             case StoreRounding.TRUNCATE:

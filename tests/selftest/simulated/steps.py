@@ -45,6 +45,13 @@ class SquareForm(enum.Enum):
     FACTOR = "((1 - b) G) G"
 
 
+class MeanSquareForm(enum.Enum):
+    """Mean of G^2 over the columns."""
+
+    LAST = "sum(G^2) / D"
+    FIRST = "sum(G^2 / D)"
+
+
 class CorrectionForm(enum.Enum):
     """Adam's direction, lr included."""
 
@@ -72,6 +79,7 @@ class Forms:
     moment: MomentForm = MomentForm.WEIGHTED
     square: SquareForm = SquareForm.SQUARE
     correction: CorrectionForm = CorrectionForm.MOMENTS
+    mean_square: MeanSquareForm = MeanSquareForm.LAST
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,9 @@ class Updater:
     def mean_square(self, values: Float64Array) -> Float64Array:
         """Mean over the columns of the squares, (R, 1)."""
         columns = values.shape[1]
+        if self.forms.mean_square is MeanSquareForm.FIRST:
+            squares = self.machine.multiply(values, values)
+            return self.adder.products(mean_of(self.adder.machine, self.division, squares, columns).T, None)[:, None]
         total = self.adder.products(values.T, values.T)[:, None]
         return mean_of(self.adder.machine, self.division, total, columns)
 

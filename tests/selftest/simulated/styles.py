@@ -15,7 +15,15 @@ from equivcheck.problem import Problem, Snapshot
 from strategies import Budget, choices, random_case
 from tests.selftest.simulated.kernel import MeanForm, Stochastic, Style
 from tests.selftest.simulated.machine import Error
-from tests.selftest.simulated.steps import CorrectionForm, DecayForm, Forms, MomentForm, SquareForm, StepForm
+from tests.selftest.simulated.steps import (
+    CorrectionForm,
+    DecayForm,
+    Forms,
+    MeanSquareForm,
+    MomentForm,
+    SquareForm,
+    StepForm,
+)
 from tests.selftest.simulated.sums import Order, Shape
 
 T = TypeVar("T")
@@ -38,6 +46,8 @@ def random_style(case: Case, seed: int) -> Style:
     if accumulator is DType.FP32:
         shape = one(shape, shape, shape, Shape.GROUPED, Shape.TENSOR_CORE)
     narrow_table, narrow_output = case.weights is not DType.FP32, case.output is not DType.FP32
+    psw = case.per_sample_weights
+    narrow_weight = psw is not None and psw.dtype is not DType.FP32
     flushes = one(False, False, False, True)
     erring = one(False, False, True)
     return Style(
@@ -53,12 +63,20 @@ def random_style(case: Case, seed: int) -> Style:
         division=one(2.0, 4.0) if erring else 1.0,
         square_root=one(2.0, 6.0) if erring else 1.0,
         error=one(*Error),
-        forms=Forms(one(*StepForm), one(*DecayForm), one(*MomentForm), one(*SquareForm), one(*CorrectionForm)),
+        forms=Forms(
+            one(*StepForm),
+            one(*DecayForm),
+            one(*MomentForm),
+            one(*SquareForm),
+            one(*CorrectionForm),
+            one(*MeanSquareForm),
+        ),
         wide_update=accumulator is DType.FP64 and one(False, True),
         gradient_rounding=one(DType.FP16, DType.BF16) if one(*(False,) * 9, True) else None,
         output_store=_store(one, narrow_output),
         table_store=_store(one, narrow_table),
         stochastic=one(*Stochastic),
+        weight_gradient_store=_store(one, narrow_weight),
     )
 
 
@@ -67,7 +85,7 @@ def _store(one: object, narrow: bool) -> Store:
     rounding = StoreRounding.NEAREST
     if narrow:
         rounding = one(StoreRounding.NEAREST, StoreRounding.NEAREST, StoreRounding.TRUNCATE)
-    return Store(rounding, saturates=one(False, False, False, True), flushes=narrow and one(False, False, False, True))
+    return Store(rounding, saturates=one(False, False, False, True), flushes=one(False, False, False, True))
 
 
 _DATA = tuple(
