@@ -74,7 +74,7 @@ RUN_LENGTH = replace(
     pooling=(Pooling.SUM, Pooling.MEAN),
     hot=(*axes.RUN_LENGTHS,),
     rowless=(False,),
-    forced=(*(None,) * 6, *forced.NARROW_TABLES, *forced.THRESHOLDS * 2),
+    forced=(*(None,) * 6, *forced.NARROW_TABLES, *forced.THRESHOLDS * 2, *forced.LONG_UPDATES),
 )
 POOLING = replace(
     _PLAIN,

@@ -267,6 +267,24 @@ def _long_runs() -> tuple[Forced, ...]:
     )
 
 
+def _long_updates() -> tuple[Forced, ...]:
+    """Runs from a block's 256 on, whose updates a kernel may have written anew, with each decay."""
+    rowwise = tuple((OptimizerKind.ROWWISE_ADAGRAD, decay) for decay in (Decay.L2, Decay.DECOUPLED))
+    adam = tuple((kind, Decay.NONE) for kind in (OptimizerKind.ADAM, OptimizerKind.PARTIAL_ROWWISE_ADAM))
+    return tuple(
+        _forced(
+            f"long run, {kind}, decay {decay}" if decay is not Decay.NONE else f"long run, {kind}",
+            hot=range(256, 1026),
+            optimizers=(kind,),
+            decay=(decay,),
+            recipes=(Recipe.EXACT,),
+            feature_counts=(0,),
+            calls=UPDATING,
+        )
+        for kind, decay in (*rowwise, *adam)
+    )
+
+
 def _pending() -> tuple[Forced, ...]:
     """Adam's t where a backward is not the one of the latest forward, or one of two of the same."""
     return tuple(
@@ -463,6 +481,7 @@ SUBNORMAL = _subnormal()
 OVERFLOW = _overflow()
 FP64_MEANS = _fp64_means()
 LONG_RUNS = _long_runs()
+LONG_UPDATES = _long_updates()
 WARNED = _warned()
 RARE = _rare()
 PAIRS = (*STOCHASTIC, *BOUNDS, *MEAN, *DECAY, *UNSORTED, *NARROW_TABLES, *WEIGHTED_REPEATS)
