@@ -236,7 +236,7 @@ LONG_BAGS = replace(
     dims=((1, 2, 3, 4), (4,)),
     hot=(*_UNEVEN, 9_001, 2**15 + 1, 2**16 + 1),
     longest_uneven=max(_UNEVEN),
-    forced=(forced.beyond(max(_UNEVEN)), *forced.uneven_means(_UNEVEN)),
+    forced=(forced.beyond(max(_UNEVEN)), *(forced.bag_beyond(2**16),) * 2, *forced.uneven_means(_UNEVEN)),
     rows=(1, 2, 3, 5),
     times=((1, 2, 3),),
     feature_counts=(0,),
@@ -249,6 +249,15 @@ LONG_BAGS = replace(
 """A bag, or a batch of as many bags, of more lookups than 15 and 16 bits hold, or a mean of an odd number of them that
 no 16-bit type holds; all lookups are of one row.
 """
+WIDE_RUNS = replace(
+    LONG_BAGS,
+    name="wide runs",
+    dims=((1028,),),
+    hot=(40, 100, 257, 300),
+    forced=(None,),
+    feature_parts=(1,),
+)
+"""A run that kernels treat in a way of its own, or split, in a table of more columns than a block may have."""
 LONE_LOOKUPS = replace(
     _PLAIN,
     name="lone lookups",
@@ -284,9 +293,11 @@ def from_menu(draw: st.DrawFn, *menus: Menu, budget: Budget = _DEFAULT) -> Case:
     return whole.case(chooser, chooser.choose(menus), budget)
 
 
-def _from(menu: Menu, budget: Budget, supports: Supports | None) -> st.SearchStrategy[Case]:
-    """Cases of a menu. With `supports`, seven of eight from what the subject takes; the rest stays counted."""
-    menus = (menu,) if supports is None else (*(menu.supported(supports),) * 7, menu)
+def _from(menu: Menu, budget: Budget, supports: Supports | None, *others: Menu) -> st.SearchStrategy[Case]:
+    """Cases of the menus. With `supports`, seven of eight from what the subject takes; the rest stays counted."""
+    menus = (menu, *others)
+    if supports is not None:
+        menus = (*[part.supported(supports) for part in menus] * 7, *menus)
     return from_menu(*menus, budget=budget)
 
 
@@ -383,8 +394,8 @@ def many_rows_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = No
 
 
 def long_bags_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:
-    """Bags and batches beyond 2^15 and 2^16; of one size, also where other cases are smaller."""
-    return _from(LONG_BAGS, _widened(budget), supports)
+    """Bags and batches beyond 2^15 and 2^16, and long runs in wide tables; of one size in every profile."""
+    return _from(LONG_BAGS, _widened(budget), supports, LONG_BAGS, LONG_BAGS, WIDE_RUNS)
 
 
 def lone_lookups_cases(budget: Budget = _DEFAULT, *, supports: Supports | None = None) -> st.SearchStrategy[Case]:

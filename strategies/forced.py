@@ -423,6 +423,11 @@ def lone_halves() -> Forced:
     return _forced("lone lookups, fp16", weights=(DType.FP16,), output=(DType.FP16,), weighted=(DType.FP32, DType.FP16))
 
 
+def bag_beyond(length: int) -> Forced:
+    """A bag that is longer."""
+    return _forced(f"bag > {length}", hot=range(length + 1, 2**31), spread=(False,), pooling=(Pooling.SUM,))
+
+
 def uneven_means(lengths: tuple[int, ...]) -> tuple[Forced, ...]:
     """Means of bags of these lengths; rows' gradients, and the weights', are divided by them, too."""
     return tuple(

@@ -1,4 +1,4 @@
-"""Source edits of the Triton TBE that count too little: bits of a feature's number, and pruned lookups of a mean."""
+"""Source edits of the Triton TBE that count too little: bits of a feature's number, a mean's lookups, wide columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,37 @@ def _features_of(bits: int) -> Fault:
     )
 
 
+def _cut_at_1024(which: str, old: str, new: str) -> Fault:
+    return Fault(
+        f"{which}-runs-cut-at-1024-columns",
+        Kind.RUNS,
+        f"Updates of {which} runs end with column 1,024.",
+        _EDGE,
+        (Edit("backward.py", old, new),),
+        first=("long_bags",),
+    )
+
+
+_LONG = "        row, element, dim = _row_of_run(runs, tables, run, live, VECTOR)\n"
+_LONG_STATE = "        now = current(state, row, element, dim, column, live, ACCUMULATION, OPTIMIZER)\n        chunk ="
+_MIDDLE = "        row, element, dim = _row_of_run(runs, tables, run, exists, VECTOR)\n"
+
 COUNTS: tuple[Fault, ...] = (
+    _cut_at_1024("long", _LONG + _LONG_STATE, f"{_LONG}        dim = tl.minimum(dim, 1024)\n{_LONG_STATE}"),
+    _cut_at_1024("middle", _MIDDLE, f"{_MIDDLE}        if IS_MIDDLE:\n            dim = tl.minimum(dim, 1024)\n"),
+    Fault(
+        "mean-square-of-1024-columns",
+        Kind.OPTIMIZER,
+        "Row-wise Adagrad's mean(G^2) leaves out columns from 1,024 on.",
+        _EDGE,
+        (
+            Edit(
+                "optimizers.py",
+                "m = first + _mean_square(regularised, dim)",
+                "m = first + _mean_square(tl.where(column[None, :] < 1024, regularised, 0.0), dim)",
+            ),
+        ),
+    ),
     _features_of(7),
     _features_of(8),
     Fault(

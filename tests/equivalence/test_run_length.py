@@ -31,6 +31,6 @@ def test_many_rows(case: Case, check: Check) -> None:
 def test_long_bags(case: Case, check: Check) -> None:
     """SUM: the sum of p_i * w[row_i] over the bag; MEAN divides it, and the gradients, by the bag's length; each row
     gets exactly one update a step, from its whole run: also where a bag, a run or a batch has more than 2^15 or 2^16
-    lookups, or a length that 16-bit types do not hold.
+    lookups, or a length that 16-bit types do not hold, and where a table with a long run has 1,028 columns.
     """
     check(case)
