@@ -112,11 +112,6 @@ class Store:
     saturates: bool = False
     flushes: bool = False
 
-    @property
-    def changes_own_type(self) -> bool:
-        """Whether it may change values that are of the storage type already. Rounding does not."""
-        return self.saturates or self.flushes
-
 
 class MeanDivision(enum.Enum):
     """How MEAN divides by the bag's length: a product with its reciprocal, a division, or CUDA's `div.full`.

@@ -73,7 +73,7 @@ def _computed(case: Case, problem: Problem | None) -> Facts:
         numbers[Number.BAG] = _distinct(np.concatenate([np.asarray(numbers[Number.BAG]), *lengths]))
         if any(_in_several_features(problem, *pair) for pair in zip(problem.batches, repaired, strict=True)):
             flags.add(Flag.IN_SEVERAL_FEATURES)
-        flags.discard(Flag.UNEVEN_BAG)
+        flags -= {Flag.UNEVEN_BAG, Flag.LONE_LOOKUPS}
         flags.update(
             _of((Flag.UNEVEN_BAG, any(map(_uneven, lengths))), (Flag.LONE_LOOKUPS, any(map(_lone_lookups, lengths))))
         )

@@ -30,6 +30,7 @@ _RUNS = {
 _SHARED = {"alone": Sharing.NEVER, "shared": Sharing.SURELY}
 
 BYTES = (129, 257)
+"""Features, more than 7 and 8 bits number."""
 
 
 def _forced(name: str, **options: Container[Any]) -> Forced:
@@ -368,6 +369,42 @@ def _late_bias_corrections() -> tuple[Forced, ...]:
     )
 
 
+def _stochastic_infinity() -> tuple[Forced, ...]:
+    """Rows that are infinite before they are rounded.
+
+    Forms of other optimizers may multiply them by zero; those elements are not judged.
+    """
+    return tuple(
+        _forced(
+            f"stochastic infinity, {dtype}",
+            poison=tuple((Place.TOUCHED_ROW, value) for value in (Special.INF, Special.MINUS_INF)),
+            optimizers=(OptimizerKind.SGD, OptimizerKind.ROWWISE_ADAGRAD),
+            decay=(Decay.NONE,),
+            weights=(dtype,),
+            accumulation=(DType.FP32,),
+            recipes=(Recipe.EXACT, Recipe.SMOOTH),
+            feature_counts=(0,),
+        )
+        for dtype in _NARROW
+    )
+
+
+def _infinite_weights() -> tuple[Forced, ...]:
+    """Weights that make infinite gradients of no zero among them: zeros that pad a row's columns would become NaN."""
+    return tuple(
+        _forced(
+            f"infinite weight, {kind}",
+            poison=tuple((Place.PER_SAMPLE_WEIGHT, value) for value in (Special.INF, Special.MINUS_INF)),
+            weighted=(DType.FP32, DType.FP16),
+            optimizers=(kind,),
+            accumulation=(DType.FP32,),
+            recipes=(Recipe.SMOOTH,),
+            feature_counts=(0,),
+        )
+        for kind in (OptimizerKind.ROWWISE_ADAGRAD, OptimizerKind.PARTIAL_ROWWISE_ADAM)
+    )
+
+
 def _rare() -> tuple[Forced, ...]:
     """Single edges that several axes have to agree on, so that chance alone hardly meets them."""
     cyclic: dict[str, Container[Any]] = {
@@ -402,22 +439,6 @@ def beyond(length: int) -> Forced:
     return _forced(f"run > {length}", hot=range(length + 1, 2**31))
 
 
-def _infinite_weights() -> tuple[Forced, ...]:
-    """Weights that make infinite gradients of no zero among them: zeros that pad a row's columns would become NaN."""
-    return tuple(
-        _forced(
-            f"infinite weight, {kind}",
-            poison=tuple((Place.PER_SAMPLE_WEIGHT, value) for value in (Special.INF, Special.MINUS_INF)),
-            weighted=(DType.FP32, DType.FP16),
-            optimizers=(kind,),
-            accumulation=(DType.FP32,),
-            recipes=(Recipe.SMOOTH,),
-            feature_counts=(0,),
-        )
-        for kind in (OptimizerKind.ROWWISE_ADAGRAD, OptimizerKind.PARTIAL_ROWWISE_ADAM)
-    )
-
-
 def lone_halves() -> Forced:
     """Rows of fp16, multiplied by weights, that go into an fp16 output as they are."""
     return _forced("lone lookups, fp16", weights=(DType.FP16,), output=(DType.FP16,), weighted=(DType.FP32, DType.FP16))
@@ -448,21 +469,7 @@ STOCHASTIC_KINDS = tuple(
     _forced(f"stochastic, {kind}, {dtype}", optimizers=(kind,), weights=(dtype,))
     for kind, dtype in product(OptimizerKind, _NARROW)
 )
-STOCHASTIC_INFINITY = tuple(
-    _forced(
-        f"stochastic infinity, {dtype}",
-        poison=tuple((Place.TOUCHED_ROW, value) for value in (Special.INF, Special.MINUS_INF)),
-        optimizers=(OptimizerKind.SGD, OptimizerKind.ROWWISE_ADAGRAD),
-        decay=(Decay.NONE,),
-        weights=(dtype,),
-        accumulation=(DType.FP32,),
-        recipes=(Recipe.EXACT, Recipe.SMOOTH),
-        feature_counts=(0,),
-    )
-    for dtype in _NARROW
-)
-"""Rows that are infinite before they are rounded. Forms of other optimizers may multiply them by zero; those elements
-are not judged."""
+STOCHASTIC_INFINITY = _stochastic_infinity()
 INFINITE_WEIGHTS = _infinite_weights()
 BOUNDS = _bounds()
 MEAN = _mean()

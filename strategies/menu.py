@@ -74,6 +74,9 @@ TRAFFIC_BAGS = ascending(axes.LOOKUPS[1:], (16, 100, 300, 2000, 4096, 16384))
 UPDATING = tuple(call for call in Call if call is not Call.FORWARD_ONLY)
 CALLS = (*(Call.STEPS,) * 12, *UPDATING, Call.FORWARD_ONLY)
 
+_FOR_OPTIMIZERS = (Recipe.ROOTS, Recipe.STILL)
+"""Data that show what an optimizer does, and hardly anything else."""
+
 
 @dataclass(frozen=True, repr=False)
 class Menu:
@@ -106,7 +109,11 @@ class Menu:
     adam_steps: tuple[int, ...] = ascending(axes.ADAM_STEPS, (100, 5000))
     beta2: tuple[float, ...] = BETAS2
     rounding: tuple[Rounding, ...] = tuple(Rounding)
-    recipes: tuple[Recipe, ...] = (*(Recipe.EXACT,) * 3, *(Recipe.SMOOTH,) * 2, *tuple(Recipe)[2:-2])
+    recipes: tuple[Recipe, ...] = (
+        *(Recipe.EXACT,) * 3,
+        *(Recipe.SMOOTH,) * 2,
+        *(recipe for recipe in tuple(Recipe)[2:] if recipe not in _FOR_OPTIMIZERS),
+    )
     poison: tuple[tuple[Place, Special] | None, ...] = (None,)
 
     bounds: tuple[BoundsCheck, ...] = tuple(BoundsCheck)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from equivcheck.faults import update_calls
 from equivcheck.faults.fault import Edit, Fault, Kind, Subtlety
 
 _DRAWN = "random_words(seed, number, element)"
@@ -66,31 +67,8 @@ RANDOM: tuple[Fault, ...] = (
         "random-numbers-of-equal-rows-of-tables",
         "Random numbers go by row in its table and column: tables share them, whatever their widths.",
         (
-            Edit(
-                "backward.py",
-                "        update_rows(\n"
-                "            state, now, hyper, seed, number, total, row, element, dim, "
-                "column, live, OPTIMIZER, DECAY, STOCHASTIC\n"
-                "        )\n"
-                "\n"
-                "\n"
-                '@triton.jit(do_not_specialize=["lists", "count"])',
-                "        drawn = (seed, _row_in_table(runs, tables, run, exists))\n"
-                "        update_rows(\n"
-                "            state, now, hyper, drawn, number, total, row, element, dim, "
-                "column, live, OPTIMIZER, DECAY, STOCHASTIC\n"
-                "        )\n"
-                "\n"
-                "\n"
-                '@triton.jit(do_not_specialize=["lists", "count"])',
-            ),
-            Edit(
-                "backward.py",
-                "        total = tl.sum(sums, axis=1)\n        update_rows(\n            state, now, hyper, seed,",
-                "        total = tl.sum(sums, axis=1)\n"
-                "        drawn = (seed, _row_in_table(runs, tables, run, live))\n"
-                "        update_rows(\n            state, now, hyper, drawn,",
-            ),
+            update_calls.whole_runs("        drawn = (seed, _row_in_table(runs, tables, run, exists))\n", "drawn"),
+            update_calls.long_runs("        drawn = (seed, _row_in_table(runs, tables, run, live))\n", "drawn"),
             Edit(
                 "backward.py",
                 "@triton.jit\ndef _row_of_run(",

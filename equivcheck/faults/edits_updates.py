@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from equivcheck.faults import update_calls
 from equivcheck.faults.fault import Edit, Fault, Kind, Reach, Subtlety
 
 _FBGEMM = "https://github.com/pytorch/FBGEMM"
@@ -597,25 +598,7 @@ ROUNDING: tuple[Fault, ...] = (
         Kind.STOCHASTIC,
         "Runs from 32 to 255 are rounded to nearest.",
         _BITS,
-        (
-            Edit(
-                "backward.py",
-                "        update_rows(\n"
-                "            state, now, hyper, seed, number, total, row, element, dim, "
-                "column, live, OPTIMIZER, DECAY, STOCHASTIC\n"
-                "        )\n"
-                "\n"
-                "\n"
-                '@triton.jit(do_not_specialize=["lists", "count"])',
-                "        update_rows(\n"
-                "            state, now, hyper, seed, number, total, row, element, dim, "
-                "column, live, OPTIMIZER, DECAY, STOCHASTIC and not IS_MIDDLE\n"
-                "        )\n"
-                "\n"
-                "\n"
-                '@triton.jit(do_not_specialize=["lists", "count"])',
-            ),
-        ),
+        (update_calls.whole_runs(stochastic="STOCHASTIC and not IS_MIDDLE"),),
     ),
     Fault(
         "narrow-rows-not-stochastic",
@@ -629,17 +612,7 @@ ROUNDING: tuple[Fault, ...] = (
         Kind.STOCHASTIC,
         "Long runs round every step with the random numbers of the first.",
         _BITS,
-        (
-            Edit(
-                "backward.py",
-                "        total = tl.sum(sums, axis=1)\n"
-                "        update_rows(\n"
-                "            state, now, hyper, seed, number, total",
-                "        total = tl.sum(sums, axis=1)\n"
-                "        update_rows(\n"
-                "            state, now, hyper, seed, number * 0, total",
-            ),
-        ),
+        (update_calls.long_runs(number="number * 0"),),
     ),
 )
 

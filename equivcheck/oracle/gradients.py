@@ -13,7 +13,7 @@ from equivcheck.formats import AnyArray, DType, Float64Array, widen
 from equivcheck.oracle.expectation import Bounds
 from equivcheck.oracle.lookups import TableLookups
 from equivcheck.oracle.pooling import smallest_terms, trusted
-from equivcheck.oracle.roundoff import Interval, stored
+from equivcheck.oracle.roundoff import Interval, stored_sum
 from equivcheck.oracle.sparse import Csr, Int64Array, blocks, segment_minimum
 from equivcheck.oracle.sums import BoundedSums, Sums, bounded, certain_infinities, finite, row_quantum
 from equivcheck.oracle.terms import Factor, TermErrors, largest_finite, term_errors
@@ -123,10 +123,7 @@ def expect_weight_gradient(
         for start, stop in blocks(len(live), rows.shape[1]):
             which = live[start:stop]
             result, terms = products.block(which)
-            interval = result.interval
-            store = arithmetic.weight_gradient_store
-            if dtype is not arithmetic.accumulator or store.changes_own_type:
-                interval = stored(interval, dtype, store, arithmetic.accumulator)
+            interval = stored_sum(result.interval, dtype, arithmetic.weight_gradient_store, arithmetic.accumulator)
             place = part.position[which]
             value[place], low[place], high[place] = result.value, interval.low, interval.high
             undetermined[place], smallest[place] = result.undetermined, terms

@@ -11,7 +11,7 @@ from equivcheck.case import Pooling
 from equivcheck.formats import AnyArray, DType, Float64Array, widen
 from equivcheck.oracle.expectation import Bounds
 from equivcheck.oracle.lookups import TableLookups
-from equivcheck.oracle.roundoff import BoolArray, Interval, stored
+from equivcheck.oracle.roundoff import BoolArray, Interval, stored_sum
 from equivcheck.oracle.sparse import Csr, blocks, segment_minimum
 from equivcheck.oracle.sums import Sums, bounded, certain_infinities, finite, row_quantum
 from equivcheck.oracle.terms import Factor, largest_finite, term_errors
@@ -76,10 +76,7 @@ class _Pooled:
                 sums, self.arithmetic.pooling, self.arithmetic.accumulator, flushes=self.arithmetic.sum_flushes
             )
             result = certain_infinities(result, partial(self._finite_gauge, start, stop), self.arithmetic.accumulator)
-            interval = result.interval
-            store = self.arithmetic.output_store
-            if dtype is not self.arithmetic.accumulator or store.changes_own_type:
-                interval = stored(interval, dtype, store, self.arithmetic.accumulator)
+            interval = stored_sum(result.interval, dtype, self.arithmetic.output_store, self.arithmetic.accumulator)
             value[start:stop], low[start:stop], high[start:stop] = result.value, interval.low, interval.high
             undetermined[start:stop] = result.undetermined
         allowed = Interval(low, high)

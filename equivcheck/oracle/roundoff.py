@@ -275,6 +275,13 @@ def stored(interval: Interval, dtype: DType, store: Store, computed: DType) -> I
     return Interval(low, high)
 
 
+def stored_sum(interval: Interval, dtype: DType, store: Store, accumulator: DType) -> Interval:
+    """What an interval of sums becomes in storage. They are rounded to `accumulator`: their own type rounds nothing."""
+    if dtype is accumulator and not (store.saturates or store.flushes):
+        return interval
+    return stored(interval, dtype, store, accumulator)
+
+
 def _slackened(interval: Interval, known: BoolArray) -> Interval:
     """Add fp64's own error where the ends are not known to be exact."""
     if known.all():

@@ -135,8 +135,8 @@ MUTANTS = (
     Mutant(
         "store of outputs left out",
         "oracle/pooling.py",
-        "if dtype is not self.arithmetic.accumulator or store.changes_own_type:",
-        "if dtype is None:",
+        "interval = stored_sum(result.interval, dtype, self.arithmetic.output_store, self.arithmetic.accumulator)",
+        "interval = result.interval",
         ("right:any values:0:40",),
     ),
     Mutant(
